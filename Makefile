@@ -1,0 +1,32 @@
+# The user's door: each target first sets the machine up where that is still to do (tools/setup.sh), then runs one tool.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV  := $(CURDIR)/.venv
+STAMP := .venv/.setup-ok
+PY    := $(VENV)/bin/python
+export PATH := $(VENV)/bin:$(PATH)
+
+SEED  ?= 1
+JOBS  ?= 2
+SEEDS ?= 5
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | \
+	  while IFS=$$'\t' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+.PHONY: setup
+setup: $(STAMP) ## system packages and .venv from requirements.lock; nothing to do when it is current
+
+$(STAMP): requirements.lock pyproject.toml tools/setup.sh
+	@bash tools/setup.sh
+
+.PHONY: lint
+lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, generated files current
+	@$(PY) tools/lint.py
+
+.PHONY: clean
+clean: ## remove everything that was built (build/); .venv stays
+	rm -rf build
