@@ -92,8 +92,12 @@ if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
   "$python" -m venv .venv
 fi
 echo "setup: installing $(grep -c == requirements.lock) packages into .venv with $(.venv/bin/python --version)"
-pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input install --quiet --no-deps)
-"${pip[@]}" -r requirements.lock
-"${pip[@]}" --no-build-isolation -e .
+log=build/setup-pip.log
+pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input install --no-deps)
+if ! { "${pip[@]}" -r requirements.lock && "${pip[@]}" --no-build-isolation -e .; } >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "setup: pip failed, see $log" >&2
+  exit 1
+fi
 touch "$stamp"
 echo "setup: done"
