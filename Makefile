@@ -27,6 +27,10 @@ $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, generated files current
 	@$(PY) tools/lint.py
 
+.PHONY: synth
+synth: $(STAMP) ## yosys: no latch, loop or multiple driver; gates, flops and memory bits per block
+	@$(PY) tools/synth.py
+
 .PHONY: clean
 clean: ## remove everything that was built (build/); .venv stays
 	rm -rf build
