@@ -1,0 +1,1 @@
+"""The golden NIC: parameters, contexts, rules and what is built on them."""
