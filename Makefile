@@ -23,6 +23,16 @@ setup: $(STAMP) ## system packages and .venv from requirements.lock; nothing to 
 $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh
 
+.PHONY: test
+test: $(STAMP) ## the tests, at most 10 minutes: JOBS at a time; TEST=expression selects, SEED=n
+	@mkdir -p build/test
+	@$(PY) -m pytest -n $(JOBS) -m "not long" --run-seed $(SEED) --hypothesis-seed $(SEED) \
+	  --junitxml=build/test/junit.xml $(if $(TEST),-k "$(TEST)")
+
+.PHONY: regress
+regress: $(STAMP) ## every test, long ones too, over SEEDS=n seeds from SEED, JOBS=n at a time; RERUN=failed; TEST=expression
+	@$(PY) tools/regress.py --seeds $(SEEDS) --first-seed $(SEED) --jobs $(JOBS) --rerun "$(RERUN)" --select "$(TEST)"
+
 .PHONY: lint
 lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, generated files current
 	@$(PY) tools/lint.py
