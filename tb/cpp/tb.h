@@ -1,0 +1,149 @@
+// The C++ testbench: what main.cpp, the DPI-C functions and Python (ctypes, tb/sim/lib.py) share.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#define TB_API extern "C" __attribute__((visibility("default")))
+
+static constexpr unsigned kMaxPes = 16;
+
+// Reasons for attention, a bit mask; Python reads and clears them (tb/sim/lib.py names them alike).
+enum : uint64_t {
+    kAttnWatch = 1,      // a watch has its hits
+    kAttnRing = 2,       // record ring or side buffer three quarters full
+    kAttnDeadline = 4,   // set_deadline() reached
+    kAttnMailbox = 8,    // a mailbox that refused a request has room again
+    kAttnRead = 16,      // an MMIO read has its result
+    kAttnEvent = 32,     // event_o rose
+    kAttnStall = 64,     // watchdog: nothing has happened for too long
+};
+
+// Shared with Python as one numpy view of u64; the order is part of tb/sim/lib.py.
+struct TbControl {
+    uint64_t cycle;         // rising clock edges so far
+    uint64_t attention;     // reasons that are pending; main toggles evt while it is not 0
+    uint64_t deadline;      // cycle at which kAttnDeadline is raised; ~0: none
+    uint64_t wakeups;       // times that evt was toggled
+    uint64_t rec_head;      // records written so far
+    uint64_t rec_tail;      // records that Python has given back
+    uint64_t side_head;     // bytes of the side buffer written so far
+    uint64_t side_tail;     // bytes that Python has given back
+    uint64_t overflow;      // records or side bytes lost: the test fails
+    uint64_t active;        // bit per PE that is out of reset when rst_n is
+    uint64_t rst_n;         // reset level that main applies at the next falling edge
+    uint64_t work;          // bit per PE for which mailbox or link have something
+    uint64_t work_due;      // cycle at which `work` has to be computed again
+    uint64_t stall_limit;   // cycles without any activity until kAttnStall; 0: never
+    uint64_t moved;         // cycle of the last record or Python activity
+    uint64_t event_wakes;   // 1: a rising event_o raises attention
+    uint64_t link_dropped;  // packets without a route
+    uint64_t faults;        // FAULT records pushed
+};
+TB_API TbControl g_tb;
+
+static inline void tb_attend(uint64_t reason) { g_tb.attention |= reason; }
+
+// Called by main once per rising edge where g_tb.cycle >= g_tb.work_due.
+void tb_update_work();
+
+// Seeded generator: one stream per use, so that knobs do not disturb each other.
+struct TbRandom {
+    uint64_t state = 0x9e3779b97f4a7c15ull;
+    void seed(uint64_t run_seed, uint64_t stream);
+    uint64_t next() {  // splitmix64
+        uint64_t z = (state += 0x9e3779b97f4a7c15ull);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        return z ^ (z >> 31);
+    }
+    // true with probability p / 65536
+    bool chance(uint32_t p) { return p && (next() & 0xffff) < p; }
+    // uniform in 0..max
+    uint64_t upto(uint64_t max) { return max ? next() % (max + 1) : 0; }
+};
+
+// ------------------------------------------------------------------------------------------------------------ knobs
+struct TbKnobs {
+    uint32_t mem_latency = 20;         // cycles from AR to the first R beat, from WLAST to B
+    uint32_t mem_latency_jitter = 0;   // up to so many more, drawn per burst
+    uint32_t mem_stall = 0;            // probability of a pause per handshake, on each of AR, R, AW, W, B
+    uint32_t mem_ooo = 0;              // probability that another ID is served first
+    uint32_t commit_delay = 0;         // up to so many cycles between WLAST and visibility
+    uint32_t link_latency = 20;        // cycles from the last beat sent to the first beat received
+    uint32_t link_latency_jitter = 0;  // up to so many more, order per destination kept
+    uint32_t link_stall_tx = 0;        // probability of a pause per beat, NIC to link
+    uint32_t link_stall_rx = 0;        // probability of a pause per beat, link to NIC
+    uint32_t axil_gap = 0;             // up to so many idle cycles between two MMIO requests
+    uint32_t axil_skew = 0;            // probability that AW and W of a write start apart
+    uint32_t stall_max = 8;            // longest pause
+};
+extern TbKnobs g_knobs[kMaxPes];
+
+// Cycles of a pause: 0 unless chance(p).
+static inline uint32_t tb_pause(TbRandom& rng, uint32_t p, uint32_t longest) {
+    return rng.chance(p) ? 1 + static_cast<uint32_t>(rng.upto(longest ? longest - 1 : 0)) : 0;
+}
+
+// ----------------------------------------------------------------------------------------------------------- records
+enum : uint8_t {
+    kRecStore = 1,
+    kRecTxPkt = 2,
+    kRecRxPkt = 3,
+    kRecMmioW = 4,
+    kRecMmioR = 5,
+    kRecAxiR = 6,
+    kRecAxiW = 7,
+    kRecAxiB = 8,
+    kRecCommit = 9,
+    kRecEvent = 10,
+    kRecNote = 11,
+    kRecFault = 12,
+};
+
+// Codes of FAULT records (field data): the testbench saw what no correct NIC or test does.
+enum : uint64_t {
+    kFaultPartialWrite = 1,  // strobed byte outside every region, in a beat that is partly inside
+    kFaultWildWrite = 2,     // strobed bytes in a beat that is wholly outside every region (answered DECERR)
+    kFaultNoRoute = 3,       // packet to a MAC that no port has
+    kFaultOversize = 4,      // packet longer than any port may send
+    kFaultWildRead = 5,      // read beat that is wholly outside every region (answered DECERR)
+};
+
+// 64 bytes, little-endian; the numpy dtype is in tb/sim/records.py.
+struct TbRecord {
+    uint64_t time;
+    uint8_t kind, pe, id, flags;
+    uint32_t len;
+    uint64_t addr, data, off, aux0, aux1, spare;
+};
+static_assert(sizeof(TbRecord) == 64);
+
+// Appends a record; returns it for the caller to fill in, zeroed but for time, kind and pe. Never null: after an
+// overflow it is a scratch record.
+TbRecord* rec_push(uint8_t kind, unsigned pe);
+// Reserves len contiguous bytes of the side buffer, to be filled at once; *off takes their absolute offset.
+uint8_t* rec_bytes(size_t len, uint64_t* off);
+static inline void rec_fault(unsigned pe, uint64_t code, uint64_t addr, uint8_t id, uint64_t aux0) {
+    TbRecord* r = rec_push(kRecFault, pe);
+    r->data = code;
+    r->addr = addr;
+    r->id = id;
+    r->aux0 = aux0;
+    g_tb.faults++;
+}
+
+// ------------------------------------------------------------------------------------------------------------ memory
+// Called by link and mailbox for their part of `work`.
+bool link_has_work(unsigned pe, uint64_t cycle, uint64_t* due);
+bool mailbox_has_work(unsigned pe);
+// Seeds every generator of the testbench from the test's seed.
+TB_API void tb_seed(uint64_t seed);
+void memory_seed(uint64_t seed);
+void link_seed(uint64_t seed);
+void mailbox_seed(uint64_t seed);
+
+// ---------------------------------------------------------------------------------------------------------- workload
+// A recorded sequence of what Python did to the testbench, to be run again without Python (main.cpp --bare FILE).
+// Returns false when the file is exhausted; applies all that is due at g_tb.cycle.
+bool workload_open(const char* path);
+bool workload_step();
