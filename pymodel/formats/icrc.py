@@ -8,7 +8,7 @@ however many packets there are. Leading zeros change nothing, so packets of diff
 right-aligned.
 """
 
-from functools import lru_cache
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from pymodel.formats.arrays import I64, U8, U32, IntLike
 _POLY: Final = 0xEDB88320
 #: bytes of IPv4 header, UDP header and BTH: the least that an ICRC covers
 MIN_COVERED: Final = 40
-#: bytes that count as ones, as offsets from the IPv4 header: TOS, TTL, header checksum, UDP checksum, BTH byte 4
+#: bytes that count as ones, counted from the IPv4 header: TOS, TTL, its checksum, UDP checksum, BTH byte 4
 MASKED: Final = (1, 8, 10, 11, 26, 27, 32)
 #: of the 8 pseudo bytes of ones, the first 4 cancel against the initial value; 4 stand before the packet
 _PREFIX: Final = 4
@@ -77,7 +77,7 @@ def crc32_rows(rows: U8) -> U32:
 
 
 def _aligned_rows(buf: U8, start: I64, size: I64, width: int) -> U8:
-    """uint8[n, width]: each packet at the right end of its row, masked, with its prefix, zeros before that."""
+    """uint8[n, width]: each packet at the right end of its row, masked, after its prefix and zeros."""
     first = start + size - width
     missing = int(-min(first.min(), 0))
     if missing:
@@ -126,7 +126,7 @@ def _advance(words: U32, distance: int) -> U32:
     return out
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tables(distance: int) -> tuple[U32, U32]:
     """Images of all low and all high register halves after `distance` (a power of two) zero words."""
     images = _images(distance)
@@ -137,7 +137,7 @@ def _tables(distance: int) -> tuple[U32, U32]:
     return low, high
 
 
-@lru_cache(maxsize=None)
+@cache
 def _images(distance: int) -> U32:
     """Image of each of the 32 register bits after `distance` zero words: uint32[32]."""
     if distance == 1:

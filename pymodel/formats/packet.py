@@ -1,7 +1,7 @@
 """RoCEv2 frames (wire.md sections 1 to 3): header builder and parser over many packets at once.
 
-All header fields are big-endian. A frame on the link is Ethernet, IPv4, UDP, BTH, extended headers, payload, pad
-and ICRC; there is no Ethernet FCS.
+All header fields are big-endian. A frame on the link is Ethernet, IPv4, UDP, BTH, extended headers, payload,
+pad and ICRC; there is no Ethernet FCS.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,9 +112,9 @@ PACKET_FIELDS: Final[np.dtype[np.void]] = np.dtype(
     ]
 )  # fmt: skip
 
-#: what the parser delivers beside PACKET_FIELDS. payload_off: absolute, in the buffer; hdr_len: bytes before the
-#: payload; l2_len: bytes up to the IP total length; icrc: as received; fails: bit r set = receive check r fails
-#: (bits after the first one are of no account); reason: RxReason
+#: what the parser delivers beside PACKET_FIELDS. payload_off: absolute, in the buffer; hdr_len: bytes before
+#: the payload; l2_len: bytes up to the IP total length; icrc: as received; fails: bit r set = receive check r
+#: fails (bits after the first one are of no account); reason: RxReason
 PARSED_FIELDS: Final[np.dtype[np.void]] = np.dtype(
     [
         *[(name, PACKET_FIELDS[name]) for name in PACKET_FIELDS.names or ()],
@@ -124,15 +124,15 @@ PARSED_FIELDS: Final[np.dtype[np.void]] = np.dtype(
 )  # fmt: skip
 
 _WIDTHS: Final = {
-    "dst_mac": 48, "src_mac": 48, "dest_qp": 24, "psn": 24, "msn": 24, "se": 1, "migreq": 1, "pad": 2, "tver": 4,
-    "ackreq": 1, "rsv7": 7,
-}
+    "dst_mac": 48, "src_mac": 48, "dest_qp": 24, "psn": 24, "msn": 24, "se": 1, "migreq": 1, "pad": 2,
+    "tver": 4, "ackreq": 1, "rsv7": 7,
+}  # fmt: skip
 
 _RETH_OPS: Final = (Bth.WRITE_FIRST, Bth.WRITE_ONLY, Bth.WRITE_ONLY_IMM, Bth.READ_REQUEST)
 _AETH_OPS: Final = (Bth.READ_FIRST, Bth.READ_LAST, Bth.READ_ONLY, Bth.ACK, Bth.ATOMIC_ACK)
 #: offset of ImmDt in the extended headers
 _IMM_OPS: Final = {Bth.SEND_LAST_IMM: 0, Bth.SEND_ONLY_IMM: 0, Bth.WRITE_LAST_IMM: 0, Bth.WRITE_ONLY_IMM: 16}
-#: (field, offset in the extended headers, bytes) of the operands of each atomic; VA and R_Key stand before them
+#: (field, offset in the extended headers, bytes) of the operands of each atomic, behind VA and R_Key
 _ATOMIC_OPS: Final = {
     Bth.CMP_SWAP: (("swap_add", 12, 8), ("compare", 20, 8)),
     Bth.FETCH_ADD: (("swap_add", 12, 8), ("compare", 20, 8)),
@@ -142,7 +142,10 @@ _ATOMIC_OPS: Final = {
     Bth.MFA32: (("swap_add", 12, 4), ("compare", 16, 4)),
 }
 ATOMIC_BTH: Final = frozenset(_ATOMIC_OPS)
-_PAYLOAD_OPS: Final = (*range(Bth.SEND_FIRST, Bth.WRITE_ONLY_IMM + 1), *range(Bth.READ_FIRST, Bth.READ_ONLY + 1))
+_PAYLOAD_OPS: Final = (
+    *range(Bth.SEND_FIRST, Bth.WRITE_ONLY_IMM + 1),
+    *range(Bth.READ_FIRST, Bth.READ_ONLY + 1),
+)
 
 _BIG_OPERAND: Final = {4: ">u4", 8: ">u8"}
 
@@ -185,8 +188,8 @@ IS_REQUEST: Final[Bools] = _T.known & ~IS_RESPONSE
 _ROW: Final[np.dtype[np.void]] = np.dtype(
     {
         "names": [
-            "dst_hi", "dst_lo", "src_hi", "src_lo", "ethertype", "ver_ihl", "tos", "ip_len", "ip_id", "ip_frag",
-            "ttl", "proto", "ip_csum", "src_ip", "dst_ip", "udp_sport", "udp_dport", "udp_len", "udp_csum",
+            "dst_hi", "dst_lo", "src_hi", "src_lo", "ethertype", "ver_ihl", "tos", "ip_len", "ip_id",
+            "ip_frag", "ttl", "proto", "ip_csum", "src_ip", "dst_ip", "udp_sport", "udp_dport", "udp_len", "udp_csum",
             "opcode", "flags", "pkey", "qp_word", "psn_word", "va", "rkey", "dma_len", "aeth_word", "orig",
         ],
         "formats": [
@@ -204,15 +207,15 @@ _ROW: Final[np.dtype[np.void]] = np.dtype(
 )  # fmt: skip
 #: fields that stand in the row as they stand in PACKET_FIELDS
 _PLAIN: Final = (
-    "ethertype", "ver_ihl", "tos", "ip_len", "ip_id", "ip_frag", "ttl", "proto", "ip_csum", "src_ip", "dst_ip",
-    "udp_sport", "udp_dport", "udp_len", "udp_csum", "opcode", "pkey",
+    "ethertype", "ver_ihl", "tos", "ip_len", "ip_id", "ip_frag", "ttl", "proto", "ip_csum", "src_ip",
+    "dst_ip", "udp_sport", "udp_dport", "udp_len", "udp_csum", "opcode", "pkey",
 )  # fmt: skip
 
 
 def new(**fields: Any) -> Rec:
     """Packets with the constants of wire.md 1 and 2 filled in; `fields` are scalars or arrays of n.
 
-    Everything may be overridden. Lengths, pad and IPv4 checksum come from `derive`. Returns PACKET_FIELDS [n].
+    Everything may be overridden. Lengths, pad and IPv4 checksum come from `derive`. Gives PACKET_FIELDS [n].
     """
     constants = {
         "ethertype": ETHERTYPE_IPV4, "ver_ihl": 0x45, "tos": 132, "ip_frag": IP_DF, "ttl": 64, "proto": 17,
@@ -240,7 +243,7 @@ def derive(fields: Rec) -> Rec:
 def build_headers(fields: Fields) -> tuple[U8, np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """Encode headers as they are given (see `new` and `derive` for what makes them right).
 
-    Returns (rows, lengths): uint8[n, 98] with zeros after each header, and int64[n] bytes of header in each row.
+    Returns (rows, lengths): uint8[n, 98] with zeros after each header, and int64[n] bytes of each header.
     Raises ValueError for a value wider than its field.
     """
     f = to_fields(PACKET_FIELDS, fields, _WIDTHS)
@@ -276,9 +279,10 @@ def build_headers(fields: Fields) -> tuple[U8, np.ndarray[tuple[int], np.dtype[n
 def parse_headers(buf: U8, off: IntLike, length: IntLike, check_icrc: bool = True) -> Rec:
     """Decode frames and run the receive checks that need no knowledge of the receiver.
 
-    buf: uint8, 1-D. off: int[n], first byte of each frame in buf. length: int[n], bytes of each frame on the link.
+    buf: uint8, 1-D. off: int[n], first byte of each frame in buf. length: int[n], bytes of each on the link.
     check_icrc: False leaves the ICRC unjudged (a scoreboard that has its own oracle).
-    Returns PARSED_FIELDS [n]; reason is the first failing check of those done here, `receive_check` adds the rest.
+    Returns PARSED_FIELDS [n]; reason is the first failing check of those done here, `receive_check` adds the
+    rest.
     Bytes beyond a frame's end read as 0. Raises ValueError for a frame outside the buffer.
     """
     start = np.atleast_1d(np.asarray(off, np.int64))
