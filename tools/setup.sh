@@ -51,7 +51,8 @@ missing_packages() {
   local python
   command -v g++ >/dev/null || echo g++
   command -v make >/dev/null || echo make
-  command -v perl >/dev/null || echo perl
+  # verilator's driver script needs more than Debian's perl-base
+  perl -MFindBin -MGetopt::Long -MPod::Usage -e 1 2>/dev/null || echo perl
   command -v ccache >/dev/null || echo ccache
   command -v tshark >/dev/null || echo tshark
   has_header lz4.h || echo liblz4-dev
