@@ -4,7 +4,7 @@ Usage: synth.py [--rtl DIR] [--top MODULE] [--out DIR]
 
 Two runs, each with its log under build/synth:
   check   the whole design flat, at word level: no latch, no combinational loop (also not through module
-          borders), no net with two drivers or none, no initial value (the hardware has only its reset)
+          borders), no net with two drivers, no initial value (the hardware has only its reset)
   blocks  hierarchy kept, mapped to generic gates; memories stay memories. Gives the table of gates,
           flip-flops and memory bits per module and folder, and build/synth/summary.json
 """
