@@ -86,16 +86,13 @@ def read_events(path: Path, offset: int, seed: int, progress: Progress) -> int:
     return offset + end
 
 
-def keep_logs(failures: Sequence[Failure], started: float, folder: Path) -> None:
-    """Copy the simulator logs of failed tests, which the next seed's run would overwrite."""
-    results = ROOT / "build" / "results"
-    if not failures or not results.is_dir():
-        return
-    failed = {re.sub(r"\W+", "", failure.test) for failure in failures}
-    for log in results.rglob("sim.log"):
-        name = log.parent.relative_to(results)
-        if log.stat().st_mtime >= started and re.sub(r"\W+", "", str(name)) in failed:
-            shutil.copytree(log.parent, folder / "logs" / name, dirs_exist_ok=True)
+def keep_logs(failures: Sequence[Failure], folder: Path) -> None:
+    """Copy what the simulations of failed tests left (tests/conftest.py), which the next seed overwrites."""
+    for failure in failures:
+        name = re.sub(r"[^A-Za-z0-9._=\[\],-]+", "_", failure.test)
+        source = ROOT / "build" / "results" / name
+        if failure.test and source.is_dir():
+            shutil.copytree(source, folder / "logs" / name, dirs_exist_ok=True)
 
 
 def run_seed(seed: int, label: str, tests: Sequence[str], options: argparse.Namespace) -> Progress:
@@ -147,7 +144,7 @@ def run_seed(seed: int, label: str, tests: Sequence[str], options: argparse.Name
         progress.failures.append(Failure(seed, "", f"no test ran, see {log_name}"))
     elif code not in (0, 1) or (code == 1 and not progress.failures):
         progress.failures.append(Failure(seed, "", f"pytest exited with code {code}, see {log_name}"))
-    keep_logs(progress.failures, started, folder)
+    keep_logs(progress.failures, folder)
     return progress
 
 

@@ -30,6 +30,9 @@ def test_good():
 
 def test_bad_with_seed_2(request):
     seed = request.config.getoption("--run-seed")
+    log = request.config.rootpath / "build/results/tests_test_suite.py_test_bad_with_seed_2/sim.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(f"seed {seed}")
     assert seed != 2, f"psn 0x{seed * 4096:x} differs at time {seed * 1000}"
 """
 
@@ -67,6 +70,8 @@ def test_one_failure_is_one_line_with_cause_seed_and_command(project: Path) -> N
     assert seed == "seed 2"
     assert "--run-seed=2" in command and "tests/test_suite.py::test_bad_with_seed_2" in command
     assert (project / "build/regress/seed-1/junit.xml").exists()
+    logs = project / "build/regress/seed-2/logs"
+    assert [log.read_text() for log in logs.rglob("sim.log")] == ["seed 2"]
     assert "1 failed" not in (project / "build/regress/seed-3/pytest.log").read_text()
     # the printed command, run alone, fails the same way
     alone = shlex.split(re.sub(r"^\.venv/bin/python", shlex.quote(sys.executable), command))
