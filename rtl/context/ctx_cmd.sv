@@ -105,6 +105,7 @@ module ctx_cmd
   logic [3:0] quiet_q;
   idx_t prod_q, retired_q;
   ctx_wr_t ctx_q;
+  logic [NumQp-1:0] qp_known_q;  // was programmed since reset: query shows it in RESET too
   logic [NumCq-1:0] cq_live_q;
   logic [NumMr-1:0] mr_live_q;
 
@@ -114,7 +115,7 @@ module ctx_cmd
   obj_e cmd_obj;
   logic [23:0] cmd_index, cmd_num;
   code_mask_t cmd_bad;
-  logic cmd_live;
+  logic cmd_live, cmd_late;
 
   assign take = cmd_valid_i && st_q == StIdle;
   assign cmd_op = op_e'(cmd_data_i[3:0]);
@@ -125,6 +126,7 @@ module ctx_cmd
   always_comb begin
     cmd_bad  = '0;
     cmd_live = 1'b0;
+    cmd_late = 1'b0;
     if (take) begin
       unique case (cmd_obj)
         ObjQp: begin
@@ -149,6 +151,8 @@ module ctx_cmd
       endcase
       if (!cmd_whole_i) cmd_bad[CodeBadOp] = 1'b1;
       cmd_bad[CodeReserved] = cmd_data_i[63:32] != '0;
+      // the staged words may give a lower code
+      cmd_late = cmd_bad == code_mask_t'(1 << CodeReserved) && (cmd_op == OpSet || cmd_op == OpModify);
     end
   end
   assign cnt_busy_o = cmd_valid_i && st_q != StIdle;
@@ -218,9 +222,9 @@ module ctx_cmd
     st_d = st_q;
     unique case (st_q)
       StIdle: begin
-        if (take && cmd_bad == '0) begin
+        if (take && (cmd_bad == '0 || cmd_late)) begin
           if (cmd_op != OpQuery) st_d = StLoad;
-          else st_d = cmd_obj == ObjQp && cmd_live ? StAskIdx : StFill;
+          else st_d = cmd_obj == ObjQp ? StAskIdx : StFill;
         end
       end
       StLoad: if (pass_done) st_d = op_q == OpSet && obj_q != ObjMr ? StSendCq : StJudge;
@@ -286,7 +290,7 @@ module ctx_cmd
   always_comb begin
     bad_d = bad_q;
     if (take) begin
-      bad_d = '0;
+      bad_d = cmd_bad;
     end else if (st_q == StLoad && got_q) begin
       if (op_q == OpModify) begin
         if (got_word_q == 4'd0) bad_d[CodeReserved] = bad_q[CodeReserved] || qp_reserved(4'd0, stage_rdata_i);
@@ -422,9 +426,11 @@ module ctx_cmd
   // ---------------------------------------------------------------- what is programmed
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
+      qp_known_q <= '0;
       cq_live_q <= '0;
       mr_live_q <= '0;
     end else if (st_q == StFire) begin
+      if (obj_q == ObjQp && op_q == OpSet) qp_known_q[num_q[QpW-1:0]] <= 1'b1;
       if (obj_q == ObjCq) cq_live_q[num_q[CqW-1:0]] <= 1'b1;
       if (obj_q == ObjMr) mr_live_q[num_q[MrW-1:0]] <= ctx_q.mr.valid;
     end
@@ -470,14 +476,14 @@ module ctx_cmd
 
   always_comb begin
     stage_wdata_o = '0;
-    if (st_q == StFill && live_q) begin
+    if (st_q == StFill) begin
       unique case (obj_q)
         ObjQp: begin
           if (got_word_q == 4'd8) stage_wdata_o = 64'(state_now);
-          else if (got_word_q == 4'd10) stage_wdata_o = {14'd0, retired_q, 14'd0, prod_q};
-          else if (got_word_q < 4'(QpWords)) stage_wdata_o = store_rdata;
+          else if (got_word_q == 4'd10 && live_q) stage_wdata_o = {14'd0, retired_q, 14'd0, prod_q};
+          else if (got_word_q < 4'(QpWords) && qp_known_q[num_q[QpW-1:0]]) stage_wdata_o = store_rdata;
         end
-        default: if (got_word_q < 4'(MrWords)) stage_wdata_o = store_rdata;
+        default: if (got_word_q < 4'(MrWords) && live_q) stage_wdata_o = store_rdata;
       endcase
     end
   end

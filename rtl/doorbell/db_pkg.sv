@@ -31,7 +31,7 @@ package db_pkg;
 
   /// index mask of a format version: V2 18 bits, V1 14 bits
   function automatic idx_t idx_mask(logic version2);
-    return version2 ? '1 : idx_t'((1 << 14) - 1);
+    return version2 ? '1 : 18'h03fff;
   endfunction
 
   /// SQ index rules for a doorbell that belongs to its page
@@ -40,7 +40,7 @@ package db_pkg;
     db_verdict_t verdict;
     idx_t mask, ahead, outstanding, half;
     mask = idx_mask(version2);
-    half = version2 ? idx_t'(1 << 17) : idx_t'(1 << 13);
+    half = version2 ? 18'h20000 : 18'h02000;
     ahead = (index - current) & mask;
     outstanding = (current - retired) & mask;
     verdict = '{act: '0, cnt: CntDbStale, index: index};
