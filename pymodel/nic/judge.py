@@ -1,0 +1,153 @@
+"""The golden model's judgement of what NICs did: packets, memory, CQEs, doorbells, counters (programs.md 3).
+
+Feed the record stream in batches of any size; at the end compare memory and counters and ask what is
+outstanding. The judge replays the observed order and decides every value; findings are collected and printed,
+never raised.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pymodel.formats.arrays import I64, U8, U64, Rec
+from pymodel.nic.judge_batch import Batch
+from pymodel.nic.judge_exact import Exact
+from pymodel.nic.judge_records import RECORD, Check, Finding, Kind
+from pymodel.nic.judge_state import PeConfig, Region, State
+from pymodel.nic.params import DEFAULT_PARAMS, Cnt, Params
+
+__all__ = ["RECORD", "Check", "Finding", "Judge", "Kind", "PeConfig", "Region"]
+
+#: below this many records the exact engine is as fast as the batch engine
+_SMALL = 48
+#: records that one pass of the batch engine takes: its intermediate arrays stay in the cache
+_LARGE = 1 << 14
+#: findings of one check on one QP that are kept; the rest is only counted
+_KEEP = 8
+
+
+class Judge:
+    """Judges the record stream of all NICs of one run.
+
+    pes: configuration by PE. time_origin: record time at which the NICs' time stamp is 0.
+    on_finding: called for each finding that is kept.
+    exact: judge every record by the exact engine alone (slow; same answers).
+    """
+
+    def __init__(
+        self,
+        pes: Sequence[PeConfig],
+        params: Params = DEFAULT_PARAMS,
+        time_origin: int = 0,
+        on_finding: Callable[[Finding], None] | None = None,
+        exact: bool = False,
+    ) -> None:
+        self.state = State(pes, params)
+        self.findings: list[Finding] = []
+        #: number of findings by check, those that were not kept included
+        self.counts: Counter[Check] = Counter()
+        self._seen: Counter[tuple[Check, int, int]] = Counter()
+        self._on_finding = on_finding
+        self.exact = Exact(self.state, self._report, time_origin)
+        self.batch = Batch(self.state, self.exact, self._report)
+        self._always_exact = exact
+        #: records that each engine judged
+        self.batch_records = self.exact_records = 0
+
+    def _report(self, finding: Finding) -> None:
+        self.counts[finding.check] += 1
+        key = finding.check, finding.pe, finding.qpn
+        self._seen[key] += 1
+        if self._seen[key] > _KEEP:
+            return
+        self.findings.append(finding)
+        if self._on_finding is not None:
+            self._on_finding(finding)
+
+    def feed(self, records: Rec, side: U8) -> None:
+        """Judge the next records of the stream; side: uint8[size], bytes of a record at off % size.
+
+        A batch may end anywhere. Raises TypeError for another record layout.
+        """
+        if records.dtype != RECORD:
+            if records.dtype.itemsize != RECORD.itemsize:
+                raise TypeError(f"records of {records.dtype.itemsize} bytes, expected {RECORD.itemsize}")
+            records = records.view(RECORD)
+        for at in range(0, records.size, _LARGE):
+            self._stretch(records[at : at + _LARGE], side)
+
+    def _stretch(self, records: Rec, side: U8) -> None:
+        if self._always_exact or records.size <= _SMALL:
+            self.exact.judge(records, side)
+            self.exact_records += records.size
+        elif self.batch.judge(records, side):
+            self.batch_records += records.size
+        else:
+            # something unusual somewhere: halve until the exact engine gets only its surroundings
+            half = records.size // 2
+            self._stretch(records[:half], side)
+            self._stretch(records[half:], side)
+
+    # ------------------------------------------------------------------ end of test
+    def dirty_pages(self, pe: int) -> U64:
+        """Addresses of the 4 KiB pages that the golden model wrote on a PE."""
+        return self.state.memory.dirty_pages(pe)
+
+    def check_memory(self, pe: int, dirty: U64, memory: Callable[[int, int, int], U8]) -> int:
+        """Compare every page that either side wrote; the number of pages.
+
+        dirty: page addresses that the run reports; memory(pe, address, length): its bytes.
+        """
+        golden = self.state.memory
+        pages = np.union1d(np.asarray(dirty, np.uint64) & np.uint64(~4095 & (1 << 64) - 1), self.dirty_pages(pe))
+        for page in pages.tolist():
+            for addr, at, length in golden.clip(pe, page, 4096):
+                want, got = golden.bytes[at : at + length], memory(pe, addr, length)
+                if np.array_equal(want, got):
+                    continue
+                wrong = np.flatnonzero(want != got)
+                first = int(wrong[0])
+                stop = min(first + 16, length)
+                self._report(
+                    Finding(
+                        Check.CONTENT, pe, -1, -1, -1, self.state.cycle,
+                        f"{wrong.size} bytes of page {page:#x}, from {addr + first:#x}",
+                        want[first:stop].tobytes().hex(" "), got[first:stop].tobytes().hex(" "),
+                    )
+                )  # fmt: skip
+        return int(pages.size)
+
+    def expected_counters(self, pe: int) -> I64:
+        """Counters as they must read when the NIC is quiet, int64[64] by Cnt."""
+        out = self.state.counters[pe].copy()
+        out[Cnt.WQE] = self.exact.completed(pe)
+        return out
+
+    def check_counters(self, pe: int, values: Sequence[int] | I64 | U64) -> None:
+        """Compare counters read over MMIO, by number, with the expected ones."""
+        expected = self.expected_counters(pe).tolist()
+        for counter in Cnt:
+            want, got = min(int(expected[counter]), 0xFFFFFFFF), int(values[counter])
+            if want != got and (pe, int(counter)) not in self.exact.loose:
+                self._report(
+                    Finding(Check.COUNTER, pe, -1, -1, -1, self.state.cycle, counter.name, f"{want}", f"{got}")
+                )
+
+    def finish(self) -> list[Finding]:
+        """Report everything that is still outstanding; the findings of the whole run."""
+        for finding in self.exact.outstanding():
+            self._report(finding)
+        return self.findings
+
+    def outstanding(self) -> list[str]:
+        """One readable line per thing that is still due, for the watchdog: place and what it waits for."""
+        return [f.render().replace("\n    ", " | ") for f in self.exact.outstanding()]
+
+    def report(self) -> str:
+        """All kept findings as readable blocks, and how many were left out."""
+        blocks = [f.render() for f in self.findings]
+        left_out = sum(self.counts.values()) - len(self.findings)
+        return "\n".join([*blocks, f"... and {left_out} more"] if left_out else blocks)
