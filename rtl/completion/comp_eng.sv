@@ -1,0 +1,377 @@
+// Completion engine (nic.md section 6): completes WQEs in posting order per QP, judges CQ doorbells and lets completions that
+// wait for CQ room time out, one operation in three cycles: pick, read the QP, decide with the CQ. A completion
+// without room leaves its QP in wait_q and blocks nobody else; a CQ doorbell that makes room wakes the waiting QPs.
+module comp_eng
+  import rnic_pkg::*;
+  import req_pkg::*;
+(
+  /// clock
+  input  logic             clk_i,
+  /// asynchronous reset, active low
+  input  logic             rst_ni,
+  /// executed context commands
+  input  ctx_wr_t          ctx_i,
+  /// QPs in ERR
+  input  logic [NumQp-1:0] qp_err_i,
+  /// QP of a reset that waits
+  input  qp_err_evt_t      drain_i,
+  /// cycles that a completion waits for CQ room, 0 for ever
+  input  logic [31:0]      cq_wait_i,
+  /// cycles since reset
+  input  logic [47:0]      time_i,
+  /// SQ doorbell accepted
+  input  qp_idx_t          db_i,
+  /// acknowledged position moved
+  input  qp_pos_t          una_i,
+  /// a WQE of the QP failed
+  input  qp_err_evt_t [2:0] fail_i,
+  /// CQ doorbell
+  input  logic             db_cq_valid_i,
+  /// its CQ
+  input  cq_t              db_cq_cqn_i,
+  /// its consumer index
+  input  logic [22:0]      db_cq_ci_i,
+  /// its cq_sta
+  input  logic [1:0]       db_cq_arm_i,
+  /// doorbell taken
+  output logic             db_cq_ready_o,
+  /// verdict on the doorbell taken last
+  output logic             db_cq_rsp_valid_o,
+  /// verdict: 0 accepted, 1 backward, 2 beyond
+  output logic [1:0]       db_cq_rsp_o,
+  /// an accepted doorbell arms its CQ
+  output logic             arm_valid_o,
+  /// CQ to arm
+  output cq_t              arm_cqn_o,
+  /// only for solicited or error CQEs
+  output logic             arm_solicit_o,
+  /// CQs that take no CQE until programmed again
+  input  logic [NumCq-1:0] overrun_i,
+  /// a completion waited too long
+  output logic             timeout_valid_o,
+  /// its CQ
+  output cq_t              timeout_cqn_o,
+  /// read the table entry and the failure records
+  output logic             rec_en_o,
+  /// QP to read
+  output qp_t              rec_qpi_o,
+  /// read the outstanding entry
+  output logic             entry_en_o,
+  /// QP of the entry
+  output qp_t              entry_qpi_o,
+  /// place of the entry
+  output slot_t            entry_slot_o,
+  /// entry, one cycle after entry_en_o
+  input  req_entry_t       entry_i,
+  /// place whose failure is asked for, two cycles after rec_en_o
+  output slot_t            rec_slot_o,
+  /// it failed
+  input  logic             failed_i,
+  /// its error code
+  input  logic [7:0]       code_i,
+  /// room for a CQE in the writer
+  input  logic             cqe_room_i,
+  /// CQE to write
+  output logic             cqe_valid_o,
+  /// CQE to write
+  output cqe_job_t         cqe_o,
+  /// WQE retired
+  output qp_idx_t          retire_o,
+  /// a WQE failed and its QP has to go to ERR
+  output qp_err_evt_t      err_o,
+  /// QPs whose failed WQE completed: nothing starts on them any more
+  output logic [NumQp-1:0] dead_o,
+  /// something of the QP of drain_i is in the pipeline
+  output logic             drain_busy_o,
+  /// counted events
+  output cnt_inc_t         cnt_o
+);
+  typedef enum logic [1:0] {StPick, StQp, StCq} state_e;
+  typedef enum logic [1:0] {OpComplete, OpDoorbell, OpTimer} op_e;
+  typedef enum logic [1:0] {WhatNone, WhatGood, WhatFail, WhatFlush} what_e;
+
+  /// what completion needs of a QP's context
+  typedef struct packed {
+    logic version2;
+    idx_t sq_start;
+    cq_t  send_cq;
+  } keep_t;
+
+  // per QP: something may complete; waits for CQ room; completed a failed WQE; flush has begun
+  logic [NumQp-1:0] pend_q, wait_q, dead_q, flush_q, err_q;
+  logic [NumQp-1:0] drain_mask, set_vec;
+  // per CQ: some completion waits for room
+  logic [NumCq-1:0] full_q;
+
+  state_e           state_q;
+  op_e              op_q, op;
+  qp_t              qpi_q;
+  cq_t              cqn_q;
+  logic [22:0]      ci_q;
+  logic [1:0]       arm_q;
+  logic             db_turn_q;       // the doorbell gave way last, or a completion went last
+  logic [3:0]       timer_q;         // every 16 cycles one waiting CQ is looked at
+  logic             timer_due;
+
+  logic             comp_valid, comp_take, scan_valid, scan_take, start;
+  qp_t              comp_qpi;
+  cq_t              scan_cqn;
+
+  keep_t            keep_new, keep;
+  logic             ri_valid, ua_valid, pi_valid;
+  idx_t             ri_ram, ua_ram, pi_ram;
+  idx_t             ri, ua, pi;
+  idx_t             ri_q;
+  logic             more_q, acked_q;
+  logic [47:0]      since;
+
+  logic             decide, cq_room, cq_stride32, cq_owner, need, overrun, go, block, push, db_take;
+  logic             discard, kill, ci_moves, made_room, wake_all;
+  logic [NumCq-1:0] lost;
+  logic [63:0]      cq_addr;
+  logic [1:0]       verdict;
+  what_e            what;
+  logic [7:0]       code;
+  logic [255:0]     cqe;
+  idx_t             ri_next;
+
+  // ---------------------------------------------------------------- pick
+  always_comb begin
+    drain_mask = '0;
+    if (drain_i.valid) drain_mask[drain_i.qpi] = 1'b1;
+  end
+
+  rr_pick #(.Num(NumQp)) i_comp (
+    .clk_i, .rst_ni, .req_i(pend_q & ~drain_mask), .take_i(comp_take), .valid_o(comp_valid), .idx_o(comp_qpi)
+  );
+  rr_pick #(.Num(NumCq)) i_scan (
+    .clk_i, .rst_ni, .req_i(timer_due ? full_q : '0), .take_i(scan_take), .valid_o(scan_valid), .idx_o(scan_cqn)
+  );
+  assign timer_due = (timer_q == 4'd15) && (cq_wait_i != 32'd0);
+
+  always_comb begin
+    op    = OpComplete;
+    start = 1'b0;
+    if (state_q == StPick) begin
+      start = 1'b1;
+      if (scan_valid) op = OpTimer;
+      else if (db_cq_valid_i && (db_turn_q || !comp_valid || !cqe_room_i)) op = OpDoorbell;
+      else if (comp_valid && cqe_room_i) op = OpComplete;
+      else start = 1'b0;
+    end
+  end
+  assign comp_take     = start && (op == OpComplete);
+  assign scan_take     = start && (op == OpTimer);
+  assign db_cq_ready_o = start && (op == OpDoorbell);
+
+  // ---------------------------------------------------------------- read the QP
+  assign keep_new = '{version2: ctx_i.qp.version2, sq_start: ctx_i.qp.sq_start, send_cq: ctx_i.qp.send_cq};
+  ctx_ram #(.T(keep_t), .Depth(NumQp)) i_keep (
+    .clk_i, .wr_en_i(ctx_i.qp_set), .wr_addr_i(ctx_i.qpi), .wr_data_i(keep_new),
+    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_data_o(keep)
+  );
+  dyn_ram #(.T(idx_t), .Depth(NumQp)) i_retired (
+    .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
+    .wr_en_i(go), .wr_addr_i(qpi_q), .wr_data_i(ri_next),
+    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_valid_o(ri_valid), .rd_data_o(ri_ram)
+  );
+  dyn_ram #(.T(idx_t), .Depth(NumQp)) i_acked (
+    .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
+    .wr_en_i(una_i.valid), .wr_addr_i(una_i.qpi), .wr_data_i(una_i.idx),
+    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_valid_o(ua_valid), .rd_data_o(ua_ram)
+  );
+  dyn_ram #(.T(idx_t), .Depth(NumQp)) i_producer (
+    .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
+    .wr_en_i(db_i.valid), .wr_addr_i(db_i.qpi), .wr_data_i(db_i.idx),
+    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_valid_o(pi_valid), .rd_data_o(pi_ram)
+  );
+  assign rec_en_o  = comp_take;
+  assign rec_qpi_o = comp_qpi;
+
+  assign ri = ri_valid ? ri_ram : keep.sq_start;
+  assign ua = ua_valid ? ua_ram : keep.sq_start;
+  assign pi = pi_valid ? pi_ram : ri;
+
+  assign entry_en_o   = (state_q == StQp) && (op_q == OpComplete);
+  assign entry_qpi_o  = qpi_q;
+  assign entry_slot_o = ri[SlotW-1:0];
+  assign rec_slot_o   = ri_q[SlotW-1:0];
+
+  cq_state i_cq (
+    .clk_i, .rst_ni, .ctx_i,
+    .rd_en_i(state_q == StQp), .rd_cqn_i((op_q == OpComplete) ? keep.send_cq : cqn_q),
+    .logical_i(idx_logical(ri_q, keep.version2)),
+    .room_o(cq_room), .addr_o(cq_addr), .owner_o(cq_owner), .stride32_o(cq_stride32), .push_i(push),
+    .db_ci_i(ci_q), .db_verdict_o(verdict), .db_moves_o(ci_moves), .db_take_i(db_take)
+  );
+
+  // when the CQ first refused a completion since its consumer index moved last
+  ctx_ram #(.T(logic [47:0]), .Depth(NumCq)) i_since (
+    .clk_i, .wr_en_i(block && !full_q[keep.send_cq]), .wr_addr_i(keep.send_cq), .wr_data_i(time_i),
+    .rd_en_i(state_q == StQp), .rd_addr_i(cqn_q), .rd_data_o(since)
+  );
+
+  // ---------------------------------------------------------------- decide
+  assign decide = (state_q == StCq);
+
+  always_comb begin
+    what = WhatNone;
+    code = CqeOk;
+    if (decide && op_q == OpComplete && more_q) begin
+      // acknowledged WQEs were executed; they complete as such even if the QP went to ERR since
+      if (acked_q && !flush_q[qpi_q]) what = WhatGood;
+      else if (qp_err_i[qpi_q] || dead_q[qpi_q]) what = WhatFlush;
+      else if (failed_i) what = WhatFail;
+    end
+    unique case (what)
+      WhatFail:  code = code_i;
+      WhatFlush: code = CqeFlush;
+      default:   code = CqeOk;
+    endcase
+  end
+
+  assign overrun = overrun_i[keep.send_cq];
+  assign need    = (what == WhatFail) || (what == WhatFlush) || (what == WhatGood && entry_i.wqe.ce);
+  assign block   = need && !overrun && !cq_room;
+  assign go      = (what != WhatNone) && !block;
+  assign push    = go && need && !overrun;
+  assign discard = go && need && overrun;
+  // a QP that was programmed onto a CQ in overrun learns of it by the first completion that it loses
+  assign kill    = go && (what == WhatFail || (discard && what == WhatGood));
+  assign db_take = decide && (op_q == OpDoorbell) && (verdict == 2'd0);
+  assign made_room = db_take && ci_moves && full_q[cqn_q];
+  assign lost      = overrun_i & full_q;
+  assign ri_next   = idx_add(ri_q, idx_t'(1), keep.version2);
+
+  cqe_format i_format (
+    .version2_i(keep.version2), .qpi_i(qpi_q), .code_i(code),
+    .opcode_i((what == WhatFlush) ? 8'd0 : entry_i.wqe.opcode),
+    .with_imm_i((what != WhatFlush) && entry_i.wqe.with_imm),
+    .len_i(entry_i.wqe.len), .idx_i(ri_q), .time_i, .owner_i(cq_owner), .cqe_o(cqe)
+  );
+
+  // ---------------------------------------------------------------- who has something to complete
+  // A QP leaves pend_q when it is picked, so an event in any later cycle brings it back.
+  assign wake_all = made_room || (lost != '0) || (ctx_i.qp_reset && wait_q[ctx_i.qpi]);
+  always_comb begin
+    set_vec = (qp_err_i & ~err_q) | (wake_all ? wait_q : '0);
+    if (una_i.valid) set_vec[una_i.qpi] = 1'b1;
+    for (int unsigned i = 0; i < 3; i++) if (fail_i[i].valid) set_vec[fail_i[i].qpi] = 1'b1;
+    if (db_i.valid && (qp_err_i[db_i.qpi] || dead_q[db_i.qpi])) set_vec[db_i.qpi] = 1'b1;
+    if (go) set_vec[qpi_q] = 1'b1;
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      pend_q  <= '0;
+      wait_q  <= '0;
+      dead_q  <= '0;
+      flush_q <= '0;
+      err_q   <= '0;
+      full_q  <= '0;
+    end else begin
+      err_q  <= qp_err_i;
+      pend_q <= pend_q | set_vec;
+      if (comp_take && !set_vec[comp_qpi]) pend_q[comp_qpi] <= 1'b0;
+      if (wake_all) wait_q <= '0;
+      if (block) begin
+        wait_q[qpi_q]        <= 1'b1;
+        full_q[keep.send_cq] <= 1'b1;
+      end
+      if (made_room) full_q[cqn_q] <= 1'b0;
+      if (lost != '0) full_q <= full_q & ~lost;
+      if (kill) dead_q[qpi_q] <= 1'b1;
+      if (go && (kill || what == WhatFlush)) flush_q[qpi_q] <= 1'b1;
+      if (ctx_i.cq_set) full_q[ctx_i.cqn] <= 1'b0;
+      if (ctx_i.qp_set || ctx_i.qp_reset) begin
+        pend_q[ctx_i.qpi]  <= 1'b0;
+        wait_q[ctx_i.qpi]  <= 1'b0;
+        dead_q[ctx_i.qpi]  <= 1'b0;
+        flush_q[ctx_i.qpi] <= 1'b0;
+      end
+      // the reset QP may have been the one that waited: all waiting starts anew
+      if (ctx_i.qp_reset && wait_q[ctx_i.qpi]) full_q <= '0;
+    end
+  end
+
+  // ---------------------------------------------------------------- pipeline and outputs
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      state_q           <= StPick;
+      op_q              <= OpComplete;
+      qpi_q             <= '0;
+      cqn_q             <= '0;
+      ci_q              <= '0;
+      arm_q             <= '0;
+      db_turn_q         <= 1'b0;
+      timer_q           <= '0;
+      ri_q              <= '0;
+      more_q            <= 1'b0;
+      acked_q           <= 1'b0;
+      db_cq_rsp_valid_o <= 1'b0;
+      db_cq_rsp_o       <= '0;
+      timeout_valid_o   <= 1'b0;
+      timeout_cqn_o     <= '0;
+      cqe_valid_o       <= 1'b0;
+      retire_o          <= '0;
+      err_o             <= '0;
+      cnt_o             <= '0;
+    end else begin
+      if (timer_q != 4'd15) timer_q <= timer_q + 4'd1;
+      unique case (state_q)
+        StPick: begin
+          if (start) begin
+            state_q <= StQp;
+            op_q    <= op;
+            qpi_q   <= comp_qpi;
+            cqn_q   <= (op == OpTimer) ? scan_cqn : db_cq_cqn_i;
+            ci_q    <= db_cq_ci_i;
+            arm_q   <= db_cq_arm_i;
+            if (op == OpTimer) timer_q <= '0;
+            else db_turn_q <= (op == OpComplete);
+          end
+        end
+        StQp: begin
+          state_q <= StCq;
+          ri_q    <= ri;
+          more_q  <= (pi != ri);
+          acked_q <= (ua != ri);
+        end
+        default: state_q <= StPick;
+      endcase
+
+      db_cq_rsp_valid_o <= decide && (op_q == OpDoorbell);
+      db_cq_rsp_o       <= verdict;
+      timeout_valid_o   <= decide && (op_q == OpTimer) && full_q[cqn_q] && (time_i - since > {16'd0, cq_wait_i});
+      timeout_cqn_o     <= cqn_q;
+      cqe_valid_o       <= push;
+      retire_o          <= '{valid: go, qpi: qpi_q, idx: ri_next};
+      err_o             <= '{valid: kill, qpi: qpi_q};
+      cnt_o             <= '0;
+      if (go) begin
+        cnt_o[CntWqe]        <= 1'b1;
+        cnt_o[CntCqe]        <= push;
+        cnt_o[CntFlush]      <= (what == WhatFlush);
+        cnt_o[CntCqeDiscard] <= discard;
+      end
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (push) begin
+      cqe_o <= '{
+        addr: cq_addr, stride32: cq_stride32, payload: cqe, cqn: keep.send_cq, qpi: qpi_q, solicit: (code != CqeOk)
+      };
+    end
+  end
+
+  assign arm_valid_o   = db_take && arm_q[1];
+  assign arm_cqn_o     = cqn_q;
+  assign arm_solicit_o = arm_q[0];
+  assign dead_o        = dead_q;
+  assign drain_busy_o  = (state_q != StPick) && (op_q == OpComplete) && (qpi_q == drain_i.qpi);
+
+  // retransmission will read the rest of the entry
+  logic unused;
+  assign unused = &{1'b0, entry_i, una_i.psn};
+endmodule

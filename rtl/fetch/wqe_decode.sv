@@ -1,0 +1,134 @@
+// WQE decode and the checks that need no memory region (nic.md section 4, device.md sections 1.2 to 1.5). Combinational:
+// the first half of a slot in, the decoded WQE with the code of the first failing check out. Ignored bits never reach
+// the output, so a dirty WQE decodes like a clean one.
+module wqe_decode
+  import rnic_pkg::*;
+  import req_pkg::*;
+(
+  /// first 64 bytes of the slot: control, remote, local and first atomic segment
+  input  data_t data_i,
+  /// format version of the QP
+  input  logic  version2_i,
+  /// index of the slot
+  input  idx_t  idx_i,
+  /// a beat of the slot came with a bus error
+  input  logic  bus_err_i,
+  /// decoded WQE
+  output wqe_t  wqe_o
+);
+  typedef enum logic [2:0] {ClsBad, ClsSend, ClsWrite, ClsRead, ClsAtomic} class_e;
+
+  // control segment
+  logic [7:0]   opcode;
+  logic         with_imm, se, ce, in_line;
+  logic [4:0]   ds_num;
+  logic [31:0]  msg_len, imm;
+  logic [1:0]   fence_mode;
+  logic [16:0]  id_index;
+  logic [2:0]   id_low;
+  // data segments: the first and second after control
+  logic [31:0]  len_a, key_a, len_b, key_b;
+  logic [63:0]  addr_a, addr_b;
+
+  class_e       cls;
+  logic [4:0]   ds_want;
+  logic [31:0]  msg_want, seg_want;
+  logic         len_bad;
+  logic         built;
+
+  assign opcode     = data_i[7:0];
+  assign with_imm   = data_i[8];
+  assign ds_num     = data_i[15:11];
+  assign msg_len    = data_i[63:32];
+  assign imm        = data_i[95:64];
+  assign se         = data_i[96];
+  assign ce         = data_i[97];
+  assign in_line    = data_i[98];
+  assign fence_mode = data_i[100:99];
+  // wqe_id holds the index in units of 16 bytes: 20 bits V2, 16 bits V1
+  assign id_index   = version2_i ? data_i[127:111] : {4'b0, data_i[31:19]};
+  assign id_low     = version2_i ? data_i[110:108] : data_i[18:16];
+  assign len_a      = data_i[159:128];
+  assign key_a      = data_i[191:160];
+  assign addr_a     = data_i[255:192];
+  assign len_b      = data_i[287:256];
+  assign key_b      = data_i[319:288];
+  assign addr_b     = data_i[383:320];
+
+  // what the opcode asks for (device.md 1.4, 1.5)
+  always_comb begin
+    cls      = ClsAtomic;
+    ds_want  = 5'd3;
+    msg_want = 32'd16;
+    seg_want = 32'd8;
+    unique case (opcode)
+      WqeSend: begin
+        cls     = ClsSend;
+        ds_want = 5'd1;
+      end
+      WqeWrite: begin
+        cls     = ClsWrite;
+        ds_want = 5'd2;
+      end
+      WqeRead: begin
+        cls     = ClsRead;
+        ds_want = 5'd2;
+      end
+      WqeCas64, WqeFa64, WqeMFa64: ;
+      WqeMCas64: begin
+        ds_want  = 5'd4;
+        msg_want = 32'd32;
+      end
+      WqeMCas32: seg_want = 32'd4;
+      WqeMFa32: begin
+        msg_want = 32'd8;
+        seg_want = 32'd4;
+      end
+      default: cls = ClsBad;
+    endcase
+  end
+
+  // segment lengths that must agree; a SEND has the local segment alone
+  always_comb begin
+    unique case (cls)
+      ClsSend:  len_bad = (len_a != msg_len);
+      ClsAtomic: len_bad = (msg_len != msg_want) || (len_a != seg_want) || (len_b != seg_want);
+      default:  len_bad = (len_a != msg_len) || (len_b != msg_len);
+    endcase
+  end
+
+  // The one place that says which valid requests this version executes: all others end with CqeWqeFormat.
+  assign built = (cls == ClsWrite) && !with_imm;
+
+  always_comb begin
+    wqe_o          = '0;
+    wqe_o.idx      = idx_i;
+    wqe_o.ce       = ce;
+    wqe_o.se       = se;
+    wqe_o.fence    = (fence_mode == 2'd1);
+    wqe_o.imm      = with_imm ? imm : 32'd0;
+    wqe_o.len      = msg_len;
+    wqe_o.raddr    = addr_a;
+    wqe_o.rkey     = key_a;
+    wqe_o.laddr    = (cls == ClsSend) ? addr_a : addr_b;
+    wqe_o.lkey     = (cls == ClsSend) ? key_a : key_b;
+    // a slot that could not be read says nothing about its WQE (nic.md 6)
+    wqe_o.opcode   = bus_err_i ? 8'd0 : opcode;
+    wqe_o.with_imm = with_imm && !bus_err_i;
+
+    if (bus_err_i) wqe_o.err = CqeWqeDma;
+    else if (id_index != idx_logical(idx_i, version2_i) || id_low != 3'd0) wqe_o.err = CqeWqeFormat;
+    else if (cls == ClsBad) wqe_o.err = CqeWqeFormat;
+    else if (with_imm && (cls == ClsRead || cls == ClsAtomic)) wqe_o.err = CqeWqeFormat;
+    else if (in_line != (cls == ClsAtomic)) wqe_o.err = CqeWqeFormat;
+    else if (ds_num != ds_want) wqe_o.err = CqeWqeFormat;
+    else if (msg_len > 32'h8000_0000) wqe_o.err = CqeWqeLen;
+    else if (len_bad) wqe_o.err = CqeWqeLen;
+    else if (!built) wqe_o.err = CqeWqeFormat;
+    else wqe_o.err = CqeOk;
+  end
+
+  // csum_en, the reserved bits and mask of the control segment, and everything behind the local segment are ignored
+  logic unused;
+  assign unused = &{1'b0, data_i[511:384], data_i[107:101], data_i[31:16], data_i[10:9]};
+endmodule

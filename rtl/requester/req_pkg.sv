@@ -1,0 +1,101 @@
+// Types and small functions that the blocks of the requester share: WQE index arithmetic at the width of the format
+// version, lane events, and the positions that one block keeps and others read.
+package req_pkg;
+  import rnic_pkg::*;
+
+  /// width of a message's remaining length in bytes (up to 2^31)
+  localparam int unsigned LenW = 32;
+  /// unacknowledged PSNs per QP stay below 2^22 (wire.md 5)
+  localparam logic [23:0] PsnWindow = 24'h40_0000;
+  /// packets or WQEs after which a lane gives way to a waiting QP at the next WQE boundary
+  localparam logic [4:0] LaneQuantum = 5'd16;
+
+  /// index at the width of the format version: 18 bits V2, 14 bits V1 (nic.md 3)
+  function automatic idx_t idx_wrap(input idx_t idx, input logic version2);
+    return version2 ? idx : {4'b0, idx[13:0]};
+  endfunction
+
+  /// index + n at the width of the format version
+  function automatic idx_t idx_add(input idx_t idx, input idx_t n, input logic version2);
+    return idx_wrap(idx + n, version2);
+  endfunction
+
+  /// forward distance from b to a at the width of the format version
+  function automatic idx_t idx_sub(input idx_t a, input idx_t b, input logic version2);
+    return idx_wrap(a - b, version2);
+  endfunction
+
+  /// wqe_id >> 3: the index that WQE and CQE can hold, 17 bits V2, 13 bits V1 (device.md 2.2)
+  function automatic logic [16:0] idx_logical(input idx_t idx, input logic version2);
+    return 17'(idx & (version2 ? 18'h1_ffff : 18'h0_1fff));
+  endfunction
+
+  /// log2 of the path MTU in bytes
+  function automatic logic [3:0] mtu_log(input logic [2:0] mtu);
+    return 4'd7 + {1'b0, mtu};
+  endfunction
+
+  /// a QP is given a lane; idx and psn are the first WQE to fetch and the PSN it will start with
+  typedef struct packed {
+    logic        valid;
+    lane_t       lane;
+    qp_t         qpi;
+    logic        version2;
+    logic [2:0]  mtu;
+    logic [2:0]  sl;
+    logic [4:0]  sq_log;
+    logic [63:0] sq_base;
+    idx_t        idx;
+    psn_t        psn;
+    idx_t        pi;             // producer index
+    logic [4:0]  ri;             // low bits of the first index not retired
+  } lane_load_t;
+
+  /// an index of a lane's QP moved: producer (doorbell) or first not retired (completion)
+  typedef struct packed {
+    logic  valid;
+    lane_t lane;
+    idx_t  idx;
+  } lane_idx_t;
+
+  /// a position of a QP moved: next to issue (transmit scheduler) or oldest unacknowledged (acknowledge tracker)
+  typedef struct packed {
+    logic valid;
+    qp_t  qpi;
+    idx_t idx;
+    psn_t psn;
+  } qp_pos_t;
+
+  /// an index of a QP moved: producer or first not retired
+  typedef struct packed {
+    logic valid;
+    qp_t  qpi;
+    idx_t idx;
+  } qp_idx_t;
+
+  /// a WQE in flight failed
+  typedef struct packed {
+    logic       valid;
+    qp_t        qpi;
+    slot_t      slot;
+    logic [7:0] code;            // cqe_err_e
+  } qp_fail_t;
+
+  /// outstanding-request entry, written when a WQE starts
+  typedef struct packed {
+    wqe_t wqe;
+    psn_t first;                 // first PSN of the message
+    psn_t last;                  // last PSN of the message
+  } req_entry_t;
+
+  /// a CQE to write
+  typedef struct packed {
+    logic [63:0]  addr;          // of the slot
+    logic         stride32;      // exactly 32 bytes, else 64 with zeros above
+    logic [255:0] payload;
+    cq_t          cqn;
+    qp_t          qpi;
+    logic         solicit;       // error CQE: also fires an arm of kind 3
+  } cqe_job_t;
+
+endpackage
