@@ -33,6 +33,10 @@ test: $(STAMP) ## the tests, at most 10 minutes: JOBS at a time; TEST=expression
 regress: $(STAMP) ## every test, long ones too, over SEEDS=n seeds from SEED, JOBS=n at a time; RERUN=failed; TEST=expression
 	@$(PY) tools/regress.py --seeds $(SEEDS) --first-seed $(SEED) --jobs $(JOBS) --rerun "$(RERUN)" --select "$(TEST)"
 
+.PHONY: waves
+waves: $(STAMP) ## run the tests that match TEST=name with waves; GTKWave opens along the data path, or the path is printed
+	@$(PY) tools/waves.py --test "$(TEST)" --seed $(SEED) --window "$(WINDOW)"
+
 .PHONY: lint
 lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, generated files current
 	@$(PY) tools/lint.py

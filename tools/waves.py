@@ -1,0 +1,143 @@
+"""Run tests with waves, or take waveforms, and lay their signals out for GTKWave along the data path.
+
+Usage: waves.py --test EXPRESSION [--seed N] [--window FROM:TO]    run the tests that match, then as below
+       waves.py FILE.fst...                                        only write the save files
+
+For each waveform a .gtkw save file beside it: one group per NIC, in it one group per station of the data path
+(GROUPS), in the order in which a WQE passes them. Enums show their names (the FST carries them), packed
+structs their members. Opens GTKWave where DISPLAY is set and gtkwave is installed; prints the paths anyway.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pywellen
+from vcd.gtkw import GTKWSave
+
+ROOT = Path(__file__).resolve().parent.parent
+# A scope with these two ports is a NIC, whatever is above it.
+NIC_PORTS = ("s_axil_awvalid", "m_axis_tvalid")
+# Station: pattern of the signals' names, relative to the NIC. Wrappers' ports before what is inside.
+GROUPS: tuple[tuple[str, str], ...] = (
+    ("host port", r"(s_axil_\w+|event_o)"),
+    ("doorbell", r"i_host_front\.(db_\w+|retire_\w+|qp_rts_o|qp_err_o|drain_\w+)"),
+    ("fetch", r"i_requester\.(fetch_\w+|db_sq_\w+)"),
+    ("requester", r"i_requester\.(job_\w+|rsp_\w+|gerr_\w+|retire_\w+|err_o)"),
+    ("gather", r"i_datapath\.(\w+\.)*i_gather\.\w+_[io]"),
+    ("tx link", r"m_axis_\w+"),
+    ("rx link", r"s_axis_\w+"),
+    ("responder", r"i_datapath\.(\w+\.)*i_responder\.\w+_[io]"),
+    ("scatter", r"i_datapath\.(\w+\.)*i_scatter\.\w+_[io]"),
+    ("completion", r"i_requester\.(cqe_\w+|db_cq_\w+|cq_event_\w+)"),
+    ("memory port", r"m_axi_\w+"),
+)
+# Every station has the same two; they stand once, at the top.
+COMMON = re.compile(r"(^|\.)(clk_i|rst_ni)$")
+
+
+def show(path: Path) -> str:
+    """Path as printed: relative to the repository where it is inside."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def run_tests(expression: str, seed: int, window: str) -> tuple[list[Path], int]:
+    """Waveforms that the matching tests left, and pytest's exit code: a failing test is worth a look too."""
+    started = time.time()
+    command = [sys.executable, "-m", "pytest", "--waves", "-k", expression, f"--run-seed={seed}"]
+    if window:
+        command.append(f"--wave-window={window}")
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    results = ROOT / "build" / "results"
+    found = [path for kind in ("fst", "vcd") for path in results.rglob(f"*.{kind}")]
+    return sorted(path for path in found if path.stat().st_mtime >= started - 1), code
+
+
+def save_file(wave: Path) -> Path:
+    """Write the GTKWave save file beside a waveform; returns its path.
+
+    Raises ValueError where the waveform holds no NIC and no signal at all.
+    """
+    signals: dict[str, int] = {}
+    for var in pywellen.Waveform(str(wave)).all_vars():
+        # Verilator shows the top's ports a second time under $rootio
+        if var.var_type != "Parameter" and not var.full_name.startswith("$rootio."):
+            signals.setdefault(var.full_name, var.bitwidth or 1)
+    nics = [
+        name.removesuffix("." + NIC_PORTS[0])
+        for name in signals
+        if name.endswith("." + NIC_PORTS[0]) and name.replace(*NIC_PORTS) in signals
+    ]
+    # The port of a block inside the NIC may have the same names: the outermost scope is the NIC.
+    nics = sorted(n for n in nics if not any(n.startswith(other + ".") for other in nics if other != n))
+    if not signals:
+        raise ValueError(f"{show(wave)} holds no signal")
+    target = wave.with_suffix(".gtkw")
+    with target.open("w", encoding="utf-8") as stream:
+        save = GTKWSave(stream)
+        # Relative, so that the folder can be moved or taken from CI.
+        save.dumpfile(wave.name, abspath=False)
+        save.sst_expanded(True)
+
+        def trace(name: str, alias: str) -> None:
+            width = signals[name]
+            save.trace(name if width == 1 else f"{name}[{width - 1}:0]", alias=alias)
+
+        # Block benches have no NIC: everything of their top, in the order of the source.
+        if not nics:
+            top = min(name.count(".") for name in signals)
+            for name in signals:
+                if name.count(".") <= top + 1:
+                    trace(name, name)
+        for nic in nics:
+            inside = [name for name in signals if name.startswith(nic + ".")]
+            with save.group(nic, closed=nic != nics[0]):
+                for name in inside:
+                    if COMMON.search(name) and name.count(".") == nic.count(".") + 1:
+                        trace(name, name[len(nic) + 1 :])
+                for title, pattern in GROUPS:
+                    # a struct's members are signals below the struct's name
+                    wanted = re.compile(pattern + r"(\.\w+)*$")
+                    members = [n for n in inside if wanted.match(n[len(nic) + 1 :]) and not COMMON.search(n)]
+                    with save.group(title, closed=True):
+                        for name in members:
+                            trace(name, name[len(nic) + 1 :])
+    return target
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code of the tests; 1 where there is nothing to look at."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("waves", nargs="*", type=Path, help="waveforms that exist")
+    parser.add_argument("--test", default="", help="pytest -k expression of the tests to run")
+    parser.add_argument("--seed", type=int, default=1, help="run seed")
+    parser.add_argument("--window", default="", help="FROM:TO in ns of simulated time")
+    options = parser.parse_args(argv)
+    waves, code = options.waves, 0
+    if options.test:
+        found, code = run_tests(options.test, options.seed, options.window)
+        waves += found
+    if not waves:
+        print("waves: no waveform; give TEST=name of a test that runs a simulation")
+        return code or 1
+    saves = [save_file(wave) for wave in waves]
+    for wave, save in zip(waves, saves, strict=True):
+        print(f"waves: {show(wave)}\n       {show(save)}")
+    viewer = shutil.which("gtkwave")
+    if os.environ.get("DISPLAY") and viewer:
+        subprocess.Popen([viewer, str(saves[0])], start_new_session=True)
+    else:
+        print(f"waves: look at it with: gtkwave {show(saves[0])}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
