@@ -189,8 +189,9 @@ _ROW: Final[np.dtype[np.void]] = np.dtype(
     {
         "names": [
             "dst_hi", "dst_lo", "src_hi", "src_lo", "ethertype", "ver_ihl", "tos", "ip_len", "ip_id",
-            "ip_frag", "ttl", "proto", "ip_csum", "src_ip", "dst_ip", "udp_sport", "udp_dport", "udp_len", "udp_csum",
-            "opcode", "flags", "pkey", "qp_word", "psn_word", "va", "rkey", "dma_len", "aeth_word", "orig",
+            "ip_frag", "ttl", "proto", "ip_csum", "src_ip", "dst_ip", "udp_sport", "udp_dport", "udp_len",
+            "udp_csum", "opcode", "flags", "pkey", "qp_word", "psn_word", "va", "rkey", "dma_len",
+            "aeth_word", "orig",
         ],
         "formats": [
             ">u2", ">u4", ">u2", ">u4", ">u2", "u1", "u1", ">u2", ">u2", ">u2",

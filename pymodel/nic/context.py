@@ -1,4 +1,4 @@
-"""QP, CQ and MR contexts, the words they are staged in, and the command engine's judgement (nic.md section 2).
+"""QP, CQ and MR contexts, their staging words, and the judgement of commands (nic.md section 2).
 
 A command that breaks several rules is refused with the lowest code that applies; a refused command changes
 nothing.
@@ -269,7 +269,7 @@ def command_writes(op: CmdOp, obj: CmdObj, index: int, words: Sequence[int] = ()
 
 @dataclass
 class ContextStore:
-    """Contexts of one NIC and the judgement of commands. Draining is time, so a reset is done at once here."""
+    """Contexts of one NIC and the judgement of commands. A reset is done at once: draining is time."""
 
     params: Params = DEFAULT_PARAMS
     qps: dict[int, QpContext] = field(default_factory=dict)  # by QPN; also after a reset
@@ -290,7 +290,7 @@ class ContextStore:
         ]
 
     def execute(self, cmd: int, words: Sequence[int]) -> CmdStatus:
-        """Judge a write of CMD with the staging words as they are, carry it out if it is good, return the code.
+        """Judge a write of CMD with the staging words as they are, carry it out if it is good; its code.
 
         query changes nothing here: see `query_words` for what it fills in.
         """
