@@ -33,12 +33,12 @@ module async_queue
   logic [NumSrc-1:0] grant, lost;
   logic [31:0] mem[Depth];
   logic [AddrW-1:0] rd_q, wr_q;
-  logic [AddrW:0] level_q;
-  logic push, full, refill;
+  logic [AddrW:0] count_q;  // events held, the head included
+  logic push, full, refill, direct, leave;
   logic [31:0] push_evt;
 
   assign src = {src_resp_i, src_comp_i, src_db_i};
-  assign full = level_q == (AddrW + 1)'(Depth);
+  assign full = count_q == (AddrW + 1)'(Depth);
 
   // fixed order: no source can take two cycles in a row, so the last one waits two cycles at the most
   always_comb begin
@@ -68,11 +68,14 @@ module async_queue
     end
   end
 
-  // the head waits in a register so that it reads in the cycle of the pop
-  assign refill = level_q != '0 && (!head_q.valid || pop_i);
+  // the head waits in a register so that it reads in the cycle of the pop; an event that finds nothing before it goes
+  // there at once
+  assign refill = rd_q != wr_q && (!head_q.valid || pop_i);
+  assign direct = push && rd_q == wr_q && (!head_q.valid || pop_i);
+  assign leave = pop_i && head_q.valid;
 
   always_ff @(posedge clk_i) begin
-    if (push) mem[wr_q] <= push_evt;
+    if (push && !direct) mem[wr_q] <= push_evt;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -80,14 +83,17 @@ module async_queue
       head_q  <= '0;
       rd_q    <= '0;
       wr_q    <= '0;
-      level_q <= '0;
+      count_q <= '0;
     end else begin
-      if (push) wr_q <= wr_q + 1'b1;
-      if (push != refill) level_q <= push ? level_q + 1'b1 : level_q - 1'b1;
+      if (push && !direct) wr_q <= wr_q + 1'b1;
+      if (push != leave) count_q <= push ? count_q + 1'b1 : count_q - 1'b1;
       if (refill) begin
         head_q.valid <= 1'b1;
         {head_q.kind, head_q.number} <= mem[rd_q];
         rd_q <= rd_q + 1'b1;
+      end else if (direct) begin
+        head_q.valid <= 1'b1;
+        {head_q.kind, head_q.number} <= push_evt;
       end else if (pop_i) begin
         head_q <= '0;
       end
