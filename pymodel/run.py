@@ -1,0 +1,292 @@
+"""One run of a device program: PEs, core, sanitizer and verdict over a backend, and its configuration.
+
+The model's loop is here (`run_on_model`); the RTL platform builds the same `Run` over its own backend and
+drives `Run.core` from a simulator's coroutine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
+from pymodel.formats.cqe import CqeError
+from pymodel.host.table import Fabric, FabricConfig
+from pymodel.model import SCHEDULES, ModelBackend, Schedule
+from pymodel.platform import Observer
+from pymodel.runner import Backend, Core
+from pymodel.sanitizer import RaceSanitizer
+
+Main: TypeAlias = "Callable[[Pe], Awaitable[Any]]"
+"""What a program file defines: ``async def main(pe: Pe)``."""
+
+
+class ProgramError(ValueError):
+    """A program file that cannot be run; the text says why in one line."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run in plain values, so that it can be handed to another process (`to_json`, `from_json`)."""
+
+    program: str
+    pes: int = 2
+    on: str = "model"
+    seed: int = 0
+    schedule: str = "eager"
+    qps: int = 1
+    mixed: bool = False
+    version: int = 2
+    mtu: int = 4096
+    depth: int = 64
+    heap_mib: int = 16
+    poll_limit: int | None = POLL_LIMIT
+    hang_after: int = 2_000_000
+    sanitize: bool = True
+
+    def fabric_config(self) -> FabricConfig:
+        """The fabric of this run; raises ValueError for what no fabric can be."""
+        if self.mixed:
+            return FabricConfig.mixed(self.pes, self.qps, self.seed, heap_bytes=self.heap_mib << 20)
+        return FabricConfig(
+            n_pes=self.pes,
+            qps=self.qps,
+            seed=self.seed,
+            heap_bytes=self.heap_mib << 20,
+            versions=(self.version,),
+            mtus=(self.mtu,),
+            sq_depths=(self.depth,),
+        )
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RunConfig:
+        """The inverse of `to_json`."""
+        return cls(**json.loads(text))
+
+
+def load_program(path: str | Path) -> Main:
+    """``main`` of a program file. Raises `ProgramError` where there is none that can run."""
+    file = Path(path)
+    if not file.is_file():
+        raise ProgramError(f"program {path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"camhil_program_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ProgramError(f"program {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ProgramError(f"program {path}: {type(error).__name__}: {error}".splitlines()[0]) from error
+    main = getattr(module, "main", None)
+    if not inspect.iscoroutinefunction(main):
+        raise ProgramError(f"program {path}: no 'async def main(pe)'")
+    try:
+        inspect.signature(main).bind(object())
+    except TypeError as error:
+        raise ProgramError(f"program {path}: main must take the PE as its only argument") from error
+    result: Main = main
+    return result
+
+
+class CompletionCheck(Observer):
+    """Golden check of poll_cq on the model: what the CQ says is complete must be so.
+
+    A ring that was not filled with ones gives false completions (device page 2.3), which the driver cannot
+    see.
+    """
+
+    def __init__(self, fabric: Fabric, backend: ModelBackend) -> None:
+        self._fabric, self._backend = fabric, backend
+        self.findings: list[str] = []
+
+    def polled(self, pe: int, peer: int, qp: int, target: int, tail: int, status: int) -> None:
+        """Every WQE before ``tail`` must have retired."""
+        plan = self._fabric.qps[pe, peer, qp]
+        index = tail - 1 - plan.start_cq + plan.start_index
+        if not self._backend.nics[pe].completed(plan.qpn, index):
+            self.findings.append(
+                f"false completion: PE {pe} consumed the CQE of WQE {index & 0xFFFF_FFFF} to PE {peer}, QP {qp}"
+                f" at cycle {self._backend.now()}, but the NIC has not completed it"
+            )
+
+
+@dataclass(slots=True)
+class RunResult:
+    """Outcome of a run.
+
+    ``problems``: what makes it a failure, one line each; ``returns``: of main, per PE.
+    """
+
+    cycles: int
+    posts: int
+    put_bytes: int
+    problems: list[str] = field(default_factory=list)
+    returns: list[Any] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """No problem was found."""
+        return not self.problems
+
+
+class _Tally(Observer):
+    def __init__(self) -> None:
+        self.posts = self.put_bytes = 0
+
+    def posted(self, post: Any, task: Any) -> None:
+        self.posts += 1
+        self.put_bytes += post.length
+
+
+class Run:
+    """PEs and core of one run over ``backend``.
+
+    ``mains``: one program for all PEs, or one per PE (None: that PE runs nothing). ``track_inbound``: the
+    backend calls ``executed`` of the observers. ``sanitize``: races raise `RaceError`.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        mains: Main | Sequence[Main | None],
+        backend: Backend,
+        *,
+        seed: int = 0,
+        options: DeviceOptions | None = None,
+        sanitize: bool = True,
+        track_inbound: bool = False,
+        hang_after: int = 2_000_000,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.fabric, self.backend = fabric, backend
+        self._tally = _Tally()
+        self.sanitizer = RaceSanitizer(fabric.n_pes, track_inbound) if sanitize else None
+        extra = (self.sanitizer,) if self.sanitizer is not None else ()
+        self.core = Core(
+            backend,
+            seed,
+            (*extra, self._tally, *observers),
+            hang_after,
+            last_wqe=lambda pe: self.pes[pe].last_wqe(),
+        )
+        self.pes = [Pe(fabric, rank, self.core, options) for rank in range(fabric.n_pes)]
+        programs = [mains] * fabric.n_pes if callable(mains) else list(mains)
+        if len(programs) != fabric.n_pes:
+            raise ValueError(f"{len(programs)} programs for {fabric.n_pes} PEs")
+        self.tasks = [
+            None if main is None else self.core.start(pe.rank, _call(main, pe))
+            for main, pe in zip(programs, self.pes, strict=True)
+        ]
+
+    def result(self) -> RunResult:
+        """The verdict after the programs have ended (programs page, section 3): what must be 0 and is not."""
+        out = RunResult(self.backend.now(), self._tally.posts, self._tally.put_bytes)
+        out.returns = [None if task is None else task.result for task in self.tasks]
+        for pe in self.pes:
+            for qp in pe.qps():
+                where = f"PE {pe.rank} to PE {qp.peer}, QP {qp.qp_idx} (QPN {qp.wqn})"
+                if qp.dropped:
+                    out.problems.append(f"{where}: {qp.dropped} posts dropped silently")
+                if qp.timeouts:
+                    out.problems.append(f"{where}: poll_cq timed out {qp.timeouts} times")
+                for index, code in qp.errors:
+                    out.problems.append(f"{where}: WQE {index} completed with error {_error(code)}")
+        if self.sanitizer is not None:
+            for post in self.sanitizer.open_posts():
+                out.problems.append(f"missing quiet: PE {post.pe} ended without a quiet after {post}")
+        return out
+
+
+async def _call(main: Main, pe: Pe) -> Any:
+    return await main(pe)
+
+
+def _error(code: int) -> str:
+    names = {int(error): error.name for error in CqeError}
+    return f"{code:#04x} ({names[code]})" if code in names else f"{code:#04x}"
+
+
+class _Executions(Observer):
+    """Hands what the golden NICs execute to the observers of a run, in their terms."""
+
+    def __init__(self, run: Run, backend: ModelBackend) -> None:
+        for rank, nic in enumerate(backend.nics):
+            nic.on_executed = self._hook(run, rank)
+
+    @staticmethod
+    def _hook(run: Run, rank: int) -> Callable[[int, int], None]:
+        def executed(qpn: int, index: int) -> None:
+            plan = run.fabric.by_qpn.get((rank, qpn))
+            if plan is not None:
+                for observer in run.core.observers:
+                    observer.executed(plan.peer, rank, plan.qp_idx, index)
+
+        return executed
+
+
+class ModelRun(Run):
+    """A run over golden NICs; `run` is the whole of it."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        mains: Main | Sequence[Main | None],
+        schedule: Schedule = "eager",
+        *,
+        seed: int = 0,
+        options: DeviceOptions | None = None,
+        sanitize: bool = True,
+        hang_after: int = 2_000_000,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.model = ModelBackend(fabric, schedule, seed)
+        self.completions = CompletionCheck(fabric, self.model)
+        super().__init__(
+            fabric,
+            mains,
+            self.model,
+            seed=seed,
+            options=options,
+            sanitize=sanitize,
+            track_inbound=True,
+            hang_after=hang_after,
+            observers=(self.completions, *observers),
+        )
+        _Executions(self, self.model)
+
+    def run(self) -> RunResult:
+        """Run to the end. Raises what a program raises, `RaceError` and `HangError`."""
+        try:
+            while (due := self.core.run_ready()) is not None:
+                self.model.advance(due)
+        finally:
+            self.core.close()
+        self.model.settle()
+        out = self.result()
+        out.problems += self.completions.findings
+        return out
+
+
+def run_on_model(config: RunConfig, main: Main | None = None) -> RunResult:
+    """Run a configuration under its schedule; ``main`` instead of the program file where given."""
+    if config.schedule not in SCHEDULES:
+        raise ValueError(f"schedule {config.schedule!r} is not one of {', '.join(SCHEDULES)}")
+    run = ModelRun(
+        Fabric.build(config.fabric_config()),
+        main or load_program(config.program),
+        config.schedule,
+        seed=config.seed,
+        options=DeviceOptions(poll_limit=config.poll_limit),
+        sanitize=config.sanitize,
+        hang_after=config.hang_after,
+    )
+    return run.run()
