@@ -114,6 +114,9 @@ module mr_check
   assign past     = {1'b0, offset} + 66'(s1_q.len);
   assign range_ok = !offset[64] && past <= {1'b0, region.length};
 
+  logic unused_ctx;
+  assign unused_ctx = ^ctx_i;  // only the region fields are used here
+
   assign rsp_valid_o = s2_valid_q;
   assign key_ok_o    = key_ok_q;
   assign ok_o        = ok_q;

@@ -1,0 +1,296 @@
+// Data path of the NIC: gather and framer towards the link, receive checks, responder and scatter from it, and the memory
+// port that they share with fetch and completion. The receive side never waits for the transmit side: answers are kept
+// one per QP, responses leave to a requester that always takes them.
+module datapath
+  import rnic_pkg::*, dp_pkg::*;
+(
+    /// clock
+    input  logic             clk_i,
+    /// asynchronous reset, active low
+    input  logic             rst_ni,
+    /// context broadcast
+    input  ctx_wr_t          ctx_i,
+    /// QPs in RTS
+    input  logic [NumQp-1:0] qp_rts_i,
+    /// QPs in ERR
+    input  logic [NumQp-1:0] qp_err_i,
+    /// QP that a reset waits for
+    input  qp_err_evt_t      drain_i,
+    /// something of that QP is still held
+    output logic             drain_busy_o,
+    /// own MAC address
+    input  logic [47:0]      mac_i,
+    /// own IP address
+    input  logic [31:0]      ip_i,
+
+    // requester
+    /// request packet
+    input  logic             job_valid_i,
+    /// the packet is taken
+    output logic             job_ready_o,
+    /// request packet
+    input  tx_job_t          job_i,
+    /// the source of a packet met a bus error
+    output logic             gerr_valid_o,
+    /// its QP
+    output qp_t              gerr_qpi_o,
+    /// its place in the outstanding-request table
+    output slot_t            gerr_slot_o,
+    /// response that arrived
+    output logic             rsp_valid_o,
+    /// the response is taken
+    input  logic             rsp_ready_i,
+    /// response that arrived
+    output rsp_evt_t         rsp_o,
+    /// WQE fetch burst (ID 0)
+    input  logic             fetch_req_valid_i,
+    /// the burst is taken
+    output logic             fetch_req_ready_o,
+    /// WQE fetch burst
+    input  rd_req_t          fetch_req_i,
+    /// fetched beat, always taken
+    output logic             fetch_beat_valid_o,
+    /// fetched beat
+    output rd_beat_t         fetch_beat_o,
+    /// CQE write burst (ID 4)
+    input  logic             cqe_req_valid_i,
+    /// the burst is taken
+    output logic             cqe_req_ready_o,
+    /// CQE write burst
+    input  wr_req_t          cqe_req_i,
+    /// CQE data
+    input  logic             cqe_beat_valid_i,
+    /// the data is taken
+    output logic             cqe_beat_ready_o,
+    /// CQE data
+    input  wr_beat_t         cqe_beat_i,
+    /// CQE write response, in order
+    output logic             cqe_b_valid_o,
+    /// it reports an error
+    output logic             cqe_b_err_o,
+
+    // link
+    /// transmit data
+    output data_t            m_axis_tdata,
+    /// transmit byte lanes
+    output strb_t            m_axis_tkeep,
+    /// last beat of the frame
+    output logic             m_axis_tlast,
+    /// transmit valid
+    output logic             m_axis_tvalid,
+    /// transmit ready
+    input  logic             m_axis_tready,
+    /// receive data
+    input  data_t            s_axis_tdata,
+    /// receive byte lanes
+    input  strb_t            s_axis_tkeep,
+    /// last beat of the frame
+    input  logic             s_axis_tlast,
+    /// receive valid
+    input  logic             s_axis_tvalid,
+    /// receive ready
+    output logic             s_axis_tready,
+
+    // memory
+    /// write ID
+    output logic [3:0]       m_axi_awid,
+    /// write address
+    output logic [63:0]      m_axi_awaddr,
+    /// write beats - 1
+    output logic [7:0]       m_axi_awlen,
+    /// bytes per beat, log2
+    output logic [2:0]       m_axi_awsize,
+    /// write burst type
+    output logic [1:0]       m_axi_awburst,
+    /// write address valid
+    output logic             m_axi_awvalid,
+    /// write address ready
+    input  logic             m_axi_awready,
+    /// write data
+    output data_t            m_axi_wdata,
+    /// write strobes
+    output strb_t            m_axi_wstrb,
+    /// last write beat
+    output logic             m_axi_wlast,
+    /// write data valid
+    output logic             m_axi_wvalid,
+    /// write data ready
+    input  logic             m_axi_wready,
+    /// write response ID
+    input  logic [3:0]       m_axi_bid,
+    /// write response
+    input  logic [1:0]       m_axi_bresp,
+    /// write response valid
+    input  logic             m_axi_bvalid,
+    /// write response ready
+    output logic             m_axi_bready,
+    /// read ID
+    output logic [3:0]       m_axi_arid,
+    /// read address
+    output logic [63:0]      m_axi_araddr,
+    /// read beats - 1
+    output logic [7:0]       m_axi_arlen,
+    /// bytes per beat, log2
+    output logic [2:0]       m_axi_arsize,
+    /// read burst type
+    output logic [1:0]       m_axi_arburst,
+    /// read address valid
+    output logic             m_axi_arvalid,
+    /// read address ready
+    input  logic             m_axi_arready,
+    /// read data ID
+    input  logic [3:0]       m_axi_rid,
+    /// read data
+    input  data_t            m_axi_rdata,
+    /// read response
+    input  logic [1:0]       m_axi_rresp,
+    /// last read beat
+    input  logic             m_axi_rlast,
+    /// read data valid
+    input  logic             m_axi_rvalid,
+    /// read data ready
+    output logic             m_axi_rready,
+
+    /// QP that has to go to ERR
+    output qp_err_evt_t      err_o,
+    /// asynchronous event
+    output async_evt_t       async_o,
+    /// counters
+    output cnt_inc_t         cnt_o
+);
+  /// beats of the receive buffer: seven packets of 4 KiB
+  localparam int unsigned RxDepth = 512;
+  localparam int unsigned RspDepth = 8;
+  localparam int unsigned MoveDepth = 8;
+  /// packets in the responder's pipeline when the next one is let in
+  localparam int unsigned Pipeline = 4;
+
+  // ------------------------------------------------------------------ memory port
+  logic [1:0] rd_req_valid, rd_req_ready, rd_beat_valid;
+  logic [1:0] wr_req_valid, wr_req_ready, wr_beat_valid, wr_beat_ready, b_valid;
+  rd_req_t    rd_req[2];
+  wr_req_t    wr_req[2];
+  wr_beat_t   wr_beat[2];
+  rd_beat_t   rd_beat;
+  logic       b_err;
+
+  assign rd_req_valid[0]    = fetch_req_valid_i;
+  assign rd_req[0]          = fetch_req_i;
+  assign fetch_req_ready_o  = rd_req_ready[0];
+  assign fetch_beat_valid_o = rd_beat_valid[0];
+  assign fetch_beat_o       = rd_beat;
+
+  assign wr_req_valid[1]  = cqe_req_valid_i;
+  assign wr_req[1]        = cqe_req_i;
+  assign cqe_req_ready_o  = wr_req_ready[1];
+  assign wr_beat_valid[1] = cqe_beat_valid_i;
+  assign wr_beat[1]       = cqe_beat_i;
+  assign cqe_beat_ready_o = wr_beat_ready[1];
+  assign cqe_b_valid_o    = b_valid[1];
+  assign cqe_b_err_o      = b_err;
+
+  axi_rd_mux #(.Num(2), .Ids({IdGather, IdFetch})) i_rd_mux (
+      .clk_i, .rst_ni, .req_valid_i(rd_req_valid), .req_ready_o(rd_req_ready), .req_i(rd_req),
+      .beat_valid_o(rd_beat_valid), .beat_o(rd_beat),
+      .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arvalid, .m_axi_arready,
+      .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready
+  );
+  axi_wr_mux #(.Num(2), .Ids({IdCqe, IdInbound})) i_wr_mux (
+      .clk_i, .rst_ni, .req_valid_i(wr_req_valid), .req_ready_o(wr_req_ready), .req_i(wr_req),
+      .beat_valid_i(wr_beat_valid), .beat_ready_o(wr_beat_ready), .beat_i(wr_beat),
+      .b_valid_o(b_valid), .b_err_o(b_err),
+      .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awvalid, .m_axi_awready,
+      .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
+      .m_axi_bid, .m_axi_bresp, .m_axi_bvalid, .m_axi_bready
+  );
+
+  // ------------------------------------------------------------------ towards the link
+  logic      pkt_valid, pkt_ready, pay_valid, pay_ready, ack_valid, ack_ready;
+  tx_job_t   pkt;
+  pay_beat_t pay;
+  ack_job_t  ack;
+  logic      busy_gather, busy_frame, busy_resp, busy_done, busy_ack;
+  cnt_inc_t  cnt_frame, cnt_parse, cnt_resp, cnt_done, cnt_ack;
+
+  gather i_gather (
+      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_gather), .job_valid_i, .job_ready_o, .job_i,
+      .req_valid_o(rd_req_valid[1]), .req_ready_i(rd_req_ready[1]), .req_o(rd_req[1]),
+      .beat_valid_i(rd_beat_valid[1]), .beat_i(rd_beat),
+      .pkt_valid_o(pkt_valid), .pkt_ready_i(pkt_ready), .pkt_o(pkt),
+      .pay_valid_o(pay_valid), .pay_ready_i(pay_ready), .pay_o(pay),
+      .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o
+  );
+  tx_frame i_frame (
+      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_frame), .mac_i, .ip_i,
+      .pkt_valid_i(pkt_valid), .pkt_ready_o(pkt_ready), .pkt_i(pkt),
+      .pay_valid_i(pay_valid), .pay_ready_o(pay_ready), .pay_i(pay),
+      .ack_valid_i(ack_valid), .ack_ready_o(ack_ready), .ack_i(ack),
+      .m_axis_tdata, .m_axis_tkeep, .m_axis_tlast, .m_axis_tvalid, .m_axis_tready, .cnt_o(cnt_frame)
+  );
+
+  // ------------------------------------------------------------------ from the link
+  logic                          hdr_valid, hdr_ready, buf_rd_en, room, rsp_valid, unused_rsp_ready;
+  rx_hdr_t                       hdr;
+  logic [$clog2(RxDepth)-1:0]    buf_rd_addr;
+  data_t                         buf_rd_data;
+  beats_t                        buf_release;
+  rsp_evt_t                      rsp;
+  logic                          move_valid, done_valid, done_room, answer_valid;
+  logic [63:0]                   move_addr;
+  realign_cmd_t                  move;
+  rx_done_t                      done;
+  ack_job_t                      answer;
+  logic [NumQp-1:0]              dead;
+  logic [$clog2(RspDepth+1)-1:0]  rsp_cnt;
+  logic [$clog2(MoveDepth+1)-1:0] move_cnt;
+
+  rx_parse #(.Depth(RxDepth)) i_parse (
+      .clk_i, .rst_ni, .mac_i, .ip_i, .s_axis_tdata, .s_axis_tkeep, .s_axis_tlast, .s_axis_tvalid, .s_axis_tready,
+      .hdr_valid_o(hdr_valid), .hdr_ready_i(hdr_ready), .hdr_o(hdr),
+      .rd_en_i(buf_rd_en), .rd_addr_i(buf_rd_addr), .rd_data_o(buf_rd_data), .release_i(buf_release), .cnt_o(cnt_parse)
+  );
+
+  assign room = done_room && rsp_cnt <= 4'(RspDepth - Pipeline) && move_cnt <= 4'(MoveDepth - Pipeline);
+  responder i_responder (
+      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_resp), .dead_i(dead),
+      .hdr_valid_i(hdr_valid), .hdr_ready_o(hdr_ready), .hdr_i(hdr), .room_i(room),
+      .rsp_valid_o(rsp_valid), .rsp_o(rsp), .move_valid_o(move_valid), .move_addr_o(move_addr), .move_o(move),
+      .done_valid_o(done_valid), .done_o(done), .cnt_o(cnt_resp)
+  );
+  fifo #(.T(rsp_evt_t), .Depth(RspDepth)) i_rsp (
+      .clk_i, .rst_ni, .in_valid_i(rsp_valid), .in_ready_o(unused_rsp_ready), .in_data_i(rsp),
+      .out_valid_o(rsp_valid_o), .out_ready_i(rsp_ready_i), .out_data_o(rsp_o), .count_o(rsp_cnt)
+  );
+
+  scatter #(.Depth(RxDepth), .Commands(MoveDepth)) i_scatter (
+      .clk_i, .rst_ni, .move_valid_i(move_valid), .move_addr_i(move_addr), .move_i(move), .count_o(move_cnt),
+      .rd_en_o(buf_rd_en), .rd_addr_o(buf_rd_addr), .rd_data_i(buf_rd_data), .release_o(buf_release),
+      .req_valid_o(wr_req_valid[0]), .req_ready_i(wr_req_ready[0]), .req_o(wr_req[0]),
+      .beat_valid_o(wr_beat_valid[0]), .beat_ready_i(wr_beat_ready[0]), .beat_o(wr_beat[0])
+  );
+  resp_done i_done (
+      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_done),
+      .done_valid_i(done_valid), .done_room_o(done_room), .done_i(done), .b_valid_i(b_valid[0]), .b_err_i(b_err),
+      .ack_valid_o(answer_valid), .ack_o(answer), .dead_o(dead), .err_o, .async_o, .cnt_o(cnt_done)
+  );
+  ack_gen i_ack_gen (
+      .clk_i, .rst_ni, .drain_i, .drain_busy_o(busy_ack), .in_valid_i(answer_valid), .in_i(answer),
+      .out_valid_o(ack_valid), .out_ready_i(ack_ready), .out_o(ack), .cnt_o(cnt_ack)
+  );
+
+  // ------------------------------------------------------------------ together
+  cnt_inc_t cnt_gather;
+  always_comb begin
+    cnt_gather               = '0;
+    cnt_gather[CntBusGather] = gerr_valid_o;
+  end
+  assign cnt_o = cnt_frame | cnt_parse | cnt_resp | cnt_done | cnt_ack | cnt_gather;
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) drain_busy_o <= 1'b0;
+    else drain_busy_o <= busy_gather || busy_frame || busy_resp || busy_done || busy_ack;
+  end
+
+  logic unused_state;
+  assign unused_state = ^qp_err_i;  // what the data path does depends on RTS alone
+endmodule

@@ -1,0 +1,189 @@
+// Gathers the payload of request packets from memory (ID 1) and hands whole packets to the framer, in order. A packet is
+// stored whole before it leaves, so a read error never leaves a truncated packet: the packet is dropped, reported, and
+// the requests of its QP from that PSN on are dropped too until the QP is programmed or reset (nic.md 5).
+module gather
+  import rnic_pkg::*, dp_pkg::*;
+#(
+    /// beats in the buffer: 512 are 32 KiB in flight, enough for 200 cycles of memory latency (nic.md 8)
+    parameter int unsigned Depth = 512,
+    /// packets in flight
+    parameter int unsigned Packets = 128
+) (
+    /// clock
+    input  logic             clk_i,
+    /// asynchronous reset, active low
+    input  logic             rst_ni,
+    /// context broadcast
+    input  ctx_wr_t          ctx_i,
+    /// state of the QPs
+    input  logic [NumQp-1:0] qp_rts_i,
+    /// QP that a reset waits for
+    input  qp_err_evt_t      drain_i,
+    /// packets of that QP are still held
+    output logic             drain_busy_o,
+    /// packet from the requester
+    input  logic             job_valid_i,
+    /// the packet is taken
+    output logic             job_ready_o,
+    /// packet
+    input  tx_job_t          job_i,
+    /// read burst
+    output logic             req_valid_o,
+    /// the burst is taken
+    input  logic             req_ready_i,
+    /// read burst
+    output rd_req_t          req_o,
+    /// read data, always taken
+    input  logic             beat_valid_i,
+    /// read data
+    input  rd_beat_t         beat_i,
+    /// packet for the framer; its payload follows on the payload port
+    output logic             pkt_valid_o,
+    /// the packet is taken
+    input  logic             pkt_ready_i,
+    /// packet
+    output tx_job_t          pkt_o,
+    /// payload from lane 0, zero behind the last byte
+    output logic             pay_valid_o,
+    /// the payload beat is taken
+    input  logic             pay_ready_i,
+    /// payload beat
+    output pay_beat_t        pay_o,
+    /// a packet met a bus error
+    output logic             gerr_valid_o,
+    /// its QP
+    output qp_t              gerr_qpi_o,
+    /// its place in the outstanding-request table
+    output slot_t            gerr_slot_o
+);
+  localparam int unsigned AddrW = $clog2(Depth);
+  typedef struct packed {
+    tx_job_t job;
+    beats_t  beats;
+  } entry_t;
+
+  // ------------------------------------------------------------------ bursts out
+  logic    burst_valid, burst_last, start, start_ready;
+  entry_t  start_entry;
+  beats_t  freed;
+
+  gather_issue #(.Depth(Depth)) i_issue (
+      .clk_i, .rst_ni, .qp_rts_i, .drain_i, .job_valid_i, .job_ready_o, .job_i, .req_valid_o, .req_ready_i, .req_o,
+      .burst_valid_o(burst_valid), .burst_last_o(burst_last),
+      .pkt_valid_o(start), .pkt_ready_i(start_ready), .pkt_o(start_entry.job), .pkt_beats_o(start_entry.beats),
+      .release_i(freed)
+  );
+
+  // ------------------------------------------------------------------ data in
+  logic              is_final, err_q, unused_burst_ready, unused_burst_valid, unused_done_ready;
+  logic              done, done_err, head_done, head_err, pop_done;
+  logic [AddrW-1:0]  wr_q, rd_addr;
+  logic              rd_en;
+  data_t             rd_data;
+
+  logic [$clog2(2*Packets+1)-1:0] unused_burst_count;
+  logic [$clog2(Packets+1)-1:0]   unused_done_count, unused_entries;
+
+  // at most one burst a beat and two a packet are on their way, so the queue never fills
+  fifo #(.T(logic), .Depth(2 * Packets)) i_bursts (
+      .clk_i, .rst_ni, .in_valid_i(burst_valid), .in_ready_o(unused_burst_ready), .in_data_i(burst_last),
+      .out_valid_o(unused_burst_valid), .out_ready_i(beat_valid_i && beat_i.last), .out_data_o(is_final),
+      .count_o(unused_burst_count)
+  );
+
+  ram_sdp #(.T(data_t), .Depth(Depth)) i_buffer (
+      .clk_i, .wr_en_i(beat_valid_i), .wr_addr_i(wr_q), .wr_data_i(beat_i.data),
+      .rd_en_i(rd_en), .rd_addr_i(rd_addr), .rd_data_o(rd_data)
+  );
+
+  assign done     = beat_valid_i && beat_i.last && is_final;
+  assign done_err = err_q || beat_i.err;
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      wr_q  <= '0;
+      err_q <= 1'b0;
+    end else if (beat_valid_i) begin
+      wr_q  <= wr_q + AddrW'(1);
+      err_q <= !done && (err_q || beat_i.err);
+    end
+  end
+
+  fifo #(.T(logic), .Depth(Packets)) i_done (
+      .clk_i, .rst_ni, .in_valid_i(done), .in_ready_o(unused_done_ready), .in_data_i(done_err),
+      .out_valid_o(head_done), .out_ready_i(pop_done), .out_data_o(head_err), .count_o(unused_done_count)
+  );
+
+  // ------------------------------------------------------------------ whole packets out
+  entry_t            head, pkt_q;
+  logic              head_valid, advance, pkt_valid_q, whole, can, leave, drop, blocked, fail, move_ready;
+  logic [NumQp-1:0]  blocked_q;
+  psn_t              blocked_psn;
+  realign_cmd_t      move;
+  realign_beat_t     moved;
+
+  ram_fifo #(.T(entry_t), .Depth(Packets)) i_entries (
+      .clk_i, .rst_ni, .in_valid_i(start), .in_ready_o(start_ready), .in_data_i(start_entry),
+      .out_valid_o(head_valid), .out_ready_i(advance), .out_data_o(head), .count_o(unused_entries)
+  );
+
+  // PSN of the packet that failed: earlier PSNs may still be sent (again)
+  ctx_ram #(.T(psn_t), .Depth(NumQp)) i_blocked_psn (
+      .clk_i, .wr_en_i(fail), .wr_addr_i(pkt_q.job.qpi), .wr_data_i(pkt_q.job.psn),
+      .rd_en_i(advance), .rd_addr_i(head.job.qpi), .rd_data_o(blocked_psn)
+  );
+
+  assign blocked = blocked_q[pkt_q.job.qpi] && psn_t'(pkt_q.job.psn - blocked_psn) < 24'h80_0000;
+  assign whole   = pkt_q.beats == '0 || head_done;
+  assign drop    = blocked || (pkt_q.beats != '0 && head_err);
+  assign can     = pkt_valid_q && whole && (pkt_q.beats == '0 || move_ready);
+  assign leave   = can && (drop || pkt_ready_i);
+  assign fail    = leave && !blocked && pkt_q.beats != '0 && head_err;
+  assign advance = head_valid && (!pkt_valid_q || leave);
+
+  assign pop_done    = leave && pkt_q.beats != '0;
+  assign pkt_valid_o = can && !drop;
+  assign pkt_o       = pkt_q.job;
+  assign move        = '{
+      skip: drop, src_beats: pkt_q.beats, src_off: pkt_q.job.laddr[5:0], dst_off: '0, dst_beat: '0,
+      len: pkt_q.job.pay_len
+  };
+
+  realign #(.Depth(Depth)) i_realign (
+      .clk_i, .rst_ni, .cmd_valid_i(pop_done), .cmd_ready_o(move_ready), .cmd_i(move),
+      .rd_en_o(rd_en), .rd_addr_o(rd_addr), .rd_data_i(rd_data), .release_o(freed),
+      .out_valid_o(pay_valid_o), .out_ready_i(pay_ready_i), .out_o(moved)
+  );
+  assign pay_o = '{data: moved.data, last: moved.last};
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      pkt_valid_q  <= 1'b0;
+      blocked_q    <= '0;
+      gerr_valid_o <= 1'b0;
+    end else begin
+      gerr_valid_o <= fail;
+      if (advance) pkt_valid_q <= 1'b1;
+      else if (leave) pkt_valid_q <= 1'b0;
+      if (fail) blocked_q[pkt_q.job.qpi] <= 1'b1;
+      if (ctx_i.qp_set || ctx_i.qp_reset) blocked_q[ctx_i.qpi] <= 1'b0;
+    end
+  end
+
+  always_ff @(posedge clk_i) begin
+    if (advance) pkt_q <= head;
+    if (fail) begin
+      gerr_qpi_o  <= pkt_q.job.qpi;
+      gerr_slot_o <= pkt_q.job.slot;
+    end
+  end
+
+  // ------------------------------------------------------------------ what a reset waits for
+  qp_inflight #(.Max(2 * Packets)) i_inflight (
+      .clk_i, .rst_ni, .inc_i(start && start_ready), .inc_qpi_i(start_entry.job.qpi),
+      .dec_i(leave), .dec_qpi_i(pkt_q.job.qpi), .drain_i, .busy_o(drain_busy_o)
+  );
+
+  logic unused_bits;
+  assign unused_bits = (^ctx_i) ^ (^moved.strb) ^ moved.page_end;
+endmodule
