@@ -181,6 +181,7 @@ module rnic
       .s_axil_rdata, .s_axil_rresp, .s_axil_rvalid, .s_axil_rready,
       .ctx_o(ctx), .qp_rts_o(qp_rts), .qp_err_o(qp_err),
       .drain_o(drain), .drain_busy_i(drain_busy_req | drain_busy_dp),
+      .mr_drain_valid_o(), .mr_drain_mrn_o(), .mr_drain_busy_i(1'b0),
       .db_sq_valid_o(db_sq_valid), .db_sq_qpi_o(db_sq_qpi), .db_sq_pi_o(db_sq_pi),
       .retire_valid_i(retire_valid), .retire_qpi_i(retire_qpi), .retire_idx_i(retire_idx),
       .db_cq_valid_o(db_cq_valid), .db_cq_cqn_o(db_cq_cqn), .db_cq_ci_o(db_cq_ci), .db_cq_arm_o(db_cq_arm),
