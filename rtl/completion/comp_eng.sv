@@ -1,6 +1,6 @@
 // Completion engine (nic.md section 6): completes WQEs in posting order per QP, judges CQ doorbells and lets completions that
-// wait for CQ room time out, one operation in three cycles: pick, read the QP, decide with the CQ. A completion
-// without room leaves its QP in wait_q and blocks nobody else; a CQ doorbell that makes room wakes the waiting QPs.
+// wait for CQ room time out. An operation takes three cycles (pick, read the QP, decide with the CQ) and the next one is
+// picked while one is decided, so that two cycles are its cost. A completion without room leaves its QP in wait_q and blocks nobody else; a CQ doorbell that makes room wakes the waiting QPs.
 module comp_eng
   import rnic_pkg::*;
   import req_pkg::*;
@@ -11,6 +11,8 @@ module comp_eng
   input  logic             rst_ni,
   /// executed context commands
   input  ctx_wr_t          ctx_i,
+  /// QPs in RTS
+  input  logic [NumQp-1:0] qp_rts_i,
   /// QPs in ERR
   input  logic [NumQp-1:0] qp_err_i,
   /// QP of a reset that waits
@@ -23,6 +25,8 @@ module comp_eng
   input  qp_idx_t          db_i,
   /// acknowledged position moved
   input  qp_pos_t          una_i,
+  /// QPs with a failed WQE in flight
+  input  logic [NumQp-1:0] stop_i,
   /// a WQE of the QP failed
   input  qp_err_evt_t [2:0] fail_i,
   /// CQ doorbell
@@ -99,7 +103,7 @@ module comp_eng
 
   // per QP: something may complete; waits for CQ room; completed a failed WQE; flush has begun
   logic [NumQp-1:0] pend_q, wait_q, dead_q, flush_q, err_q;
-  logic [NumQp-1:0] drain_mask, set_vec;
+  logic [NumQp-1:0] drain_mask, ready, set_vec;
   // per CQ: some completion waits for room
   logic [NumCq-1:0] full_q;
 
@@ -122,11 +126,11 @@ module comp_eng
   idx_t             ri_ram, ua_ram, pi_ram;
   idx_t             ri, ua, pi;
   idx_t             ri_q;
-  logic             more_q, acked_q;
+  logic             more_q, acked_q, next_acked_q;
   logic [47:0]      since;
 
   logic             decide, cq_room, cq_stride32, cq_owner, need, overrun, go, block, push, db_take;
-  logic             discard, kill, ci_moves, made_room, wake_all;
+  logic             discard, kill, again, ci_moves, made_room, wake_all;
   logic [NumCq-1:0] lost;
   logic [63:0]      cq_addr;
   logic [1:0]       verdict;
@@ -140,9 +144,10 @@ module comp_eng
     drain_mask = '0;
     if (drain_i.valid) drain_mask[drain_i.qpi] = 1'b1;
   end
+  assign ready = pend_q & (qp_rts_i | qp_err_i) & ~drain_mask;
 
   rr_pick #(.Num(NumQp)) i_comp (
-    .clk_i, .rst_ni, .req_i(pend_q & ~drain_mask), .take_i(comp_take), .valid_o(comp_valid), .idx_o(comp_qpi)
+    .clk_i, .rst_ni, .req_i(ready), .take_i(comp_take), .valid_o(comp_valid), .idx_o(comp_qpi)
   );
   rr_pick #(.Num(NumCq)) i_scan (
     .clk_i, .rst_ni, .req_i(timer_due ? full_q : '0), .take_i(scan_take), .valid_o(scan_valid), .idx_o(scan_cqn)
@@ -152,7 +157,7 @@ module comp_eng
   always_comb begin
     op    = OpComplete;
     start = 1'b0;
-    if (state_q == StPick) begin
+    if (state_q != StQp) begin
       start = 1'b1;
       if (scan_valid) op = OpTimer;
       else if (db_cq_valid_i && (db_turn_q || !comp_valid || !cqe_room_i)) op = OpDoorbell;
@@ -239,6 +244,8 @@ module comp_eng
   // a QP that was programmed onto a CQ in overrun learns of it by the first completion that it loses
   assign kill    = go && (what == WhatFail || (discard && what == WhatGood));
   assign db_take = decide && (op_q == OpDoorbell) && (verdict == 2'd0);
+  // look at the QP once more only if its next WQE can have an outcome already
+  assign again   = next_acked_q || stop_i[qpi_q] || kill || what == WhatFlush || qp_err_i[qpi_q];
   assign made_room = db_take && ci_moves && full_q[cqn_q];
   assign lost      = overrun_i & full_q;
   assign ri_next   = idx_add(ri_q, idx_t'(1), keep.version2);
@@ -258,7 +265,7 @@ module comp_eng
     if (una_i.valid) set_vec[una_i.qpi] = 1'b1;
     for (int unsigned i = 0; i < 3; i++) if (fail_i[i].valid) set_vec[fail_i[i].qpi] = 1'b1;
     if (db_i.valid && (qp_err_i[db_i.qpi] || dead_q[db_i.qpi])) set_vec[db_i.qpi] = 1'b1;
-    if (go) set_vec[qpi_q] = 1'b1;
+    if (go && again) set_vec[qpi_q] = 1'b1;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -308,6 +315,7 @@ module comp_eng
       ri_q              <= '0;
       more_q            <= 1'b0;
       acked_q           <= 1'b0;
+      next_acked_q      <= 1'b0;
       db_cq_rsp_valid_o <= 1'b0;
       db_cq_rsp_o       <= '0;
       timeout_valid_o   <= 1'b0;
@@ -319,26 +327,24 @@ module comp_eng
     end else begin
       if (timer_q != 4'd15) timer_q <= timer_q + 4'd1;
       unique case (state_q)
-        StPick: begin
-          if (start) begin
-            state_q <= StQp;
-            op_q    <= op;
-            qpi_q   <= comp_qpi;
-            cqn_q   <= (op == OpTimer) ? scan_cqn : db_cq_cqn_i;
-            ci_q    <= db_cq_ci_i;
-            arm_q   <= db_cq_arm_i;
-            if (op == OpTimer) timer_q <= '0;
-            else db_turn_q <= (op == OpComplete);
-          end
-        end
         StQp: begin
           state_q <= StCq;
           ri_q    <= ri;
           more_q  <= (pi != ri);
           acked_q <= (ua != ri);
+          next_acked_q <= (ua != idx_add(ri, idx_t'(1), keep.version2));
         end
-        default: state_q <= StPick;
+        default: state_q <= start ? StQp : StPick;
       endcase
+      if (start) begin
+        op_q  <= op;
+        qpi_q <= comp_qpi;
+        cqn_q <= (op == OpTimer) ? scan_cqn : db_cq_cqn_i;
+        ci_q  <= db_cq_ci_i;
+        arm_q <= db_cq_arm_i;
+        if (op == OpTimer) timer_q <= '0;
+        else db_turn_q <= (op == OpComplete);
+      end
 
       db_cq_rsp_valid_o <= decide && (op_q == OpDoorbell);
       db_cq_rsp_o       <= verdict;

@@ -11,7 +11,7 @@ module cqe_writer
   input  logic        clk_i,
   /// asynchronous reset, active low
   input  logic        rst_ni,
-  /// two more CQEs can be taken
+  /// three more CQEs can be taken: as many as the completion engine has under way
   output logic        room_o,
   /// CQE to write, only while there is room
   input  logic        cqe_valid_i,
@@ -46,7 +46,7 @@ module cqe_writer
   /// CQEs of that QP are on their way
   output logic        drain_busy_o
 );
-  localparam int unsigned Depth = 4;
+  localparam int unsigned Depth = 8;
 
   /// what the response has to name
   typedef struct packed {
@@ -66,7 +66,7 @@ module cqe_writer
     .clk_i, .rst_ni, .in_valid_i(cqe_valid_i), .in_ready_o(unused_ready), .in_data_i(cqe_i),
     .out_valid_o(head_valid), .out_ready_i(head_pop), .out_data_o(head), .count_o(count)
   );
-  assign room_o = (count <= ($clog2(Depth+1))'(Depth - 2));
+  assign room_o = (count <= ($clog2(Depth+1))'(Depth - 3));
 
   // address and data leave independently; the next CQE follows when both are gone
   assign req_valid_o  = head_valid && !req_sent_q && flight_room;

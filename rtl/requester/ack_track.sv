@@ -73,7 +73,7 @@ module ack_track
   psn_t       upto_q;     // first PSN that the response does not cover
   logic       v2_q, covered, done;
 
-  assign rsp_ready_o = (state_q == StIdle);
+  assign rsp_ready_o = (state_q == StIdle) || done;
   assign take        = rsp_valid_i && rsp_ready_o;
   assign start_new   = '{version2: ctx_i.qp.version2, sq_start: ctx_i.qp.sq_start, sq_psn: ctx_i.qp.sq_psn};
   assign iss_new     = '{idx: iss_i.idx, psn: iss_i.psn};
@@ -166,15 +166,7 @@ module ack_track
       v2_q    <= 1'b0;
     end else begin
       unique case (state_q)
-        StIdle: begin
-          if (take) begin
-            state_q <= StJudge;
-            qpi_q   <= rsp_i.qpi;
-            kind_q  <= classify(rsp_i.bth, rsp_i.syndrome[7:5]);
-            code_q  <= rsp_i.syndrome[1:0];
-            psn_q   <= rsp_i.psn;
-          end
-        end
+        StIdle: ;
         StJudge: begin
           state_q <= known ? StWalk : StIdle;
           cur_q   <= una.idx;
@@ -188,6 +180,14 @@ module ack_track
           else cur_q <= cur_next;
         end
       endcase
+      // the next response enters while one is finished
+      if (take) begin
+        state_q <= StJudge;
+        qpi_q   <= rsp_i.qpi;
+        kind_q  <= classify(rsp_i.bth, rsp_i.syndrome[7:5]);
+        code_q  <= rsp_i.syndrome[1:0];
+        psn_q   <= rsp_i.psn;
+      end
     end
   end
 

@@ -207,7 +207,8 @@ module requester
   assign fails[2] = '{valid: nak_fail.valid, qpi: nak_fail.qpi};
 
   comp_eng i_comp_eng (
-    .clk_i, .rst_ni, .ctx_i, .qp_err_i, .drain_i, .cq_wait_i, .time_i, .db_i(db), .una_i(una), .fail_i(fails),
+    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .drain_i, .cq_wait_i, .time_i, .db_i(db), .una_i(una),
+    .stop_i(stop), .fail_i(fails),
     .db_cq_valid_i, .db_cq_cqn_i, .db_cq_ci_i, .db_cq_arm_i, .db_cq_ready_o, .db_cq_rsp_valid_o, .db_cq_rsp_o,
     .arm_valid_o(arm_valid), .arm_cqn_o(arm_cqn), .arm_solicit_o(arm_solicit), .overrun_i(overrun),
     .timeout_valid_o(timeout_valid), .timeout_cqn_o(timeout_cqn),

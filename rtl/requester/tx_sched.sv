@@ -1,7 +1,7 @@
 // Transmit scheduler: one packet per grant, weighted round robin over the lanes (nic.md section 4), so that a long message
 // blocks nobody. Starting a WQE takes a place in the outstanding table and assigns its PSNs; the local key is judged for
 // the whole message before its first packet and again before each packet. Four cycles a packet:
-// grant, WQE out of its queue, (MR check), decide.
+// grant, WQE out of its queue, (MR check), decide; another lane's grant may fall into the decision.
 module tx_sched
   import rnic_pkg::*;
   import req_pkg::*;
@@ -93,8 +93,8 @@ module tx_sched
   logic                    una_valid;
   psn_t                    una_start;
 
-  logic                    chk_ok, chk_valid, unused_key_ok;
-  logic [1:0]              unused_count;
+  logic                    chk_ok, chk_valid, unused_key_ok, unused_ready;
+  logic [2:0]              job_count;
   logic [31:0]             chk_len;
   logic                    decide, alive, window_ok, fail_now, send;
   logic [7:0]              fail_code;
@@ -104,12 +104,13 @@ module tx_sched
   always_comb begin
     for (int unsigned l = 0; l < NumLane; l++) begin
       full_o[l]     = (5'(ii_q[l][4:0] - ri_q[l]) >= 5'(MaxInflight));
-      want[l]       = on_i[l] && have_i[l] && (mid_q[l] || !full_o[l]);
       quantum_o[l]  = (sent_q[l] >= LaneQuantum);
       busy_o[l]     = (state_q != StGrant) && (lane_q == lane_t'(l));
-      boundary_o[l] = !mid_q[l] && !busy_o[l] && !(grant && arb_lane == lane_t'(l));
+      want[l]       = on_i[l] && have_i[l] && (mid_q[l] || !full_o[l]) && !busy_o[l];
     end
   end
+
+  assign boundary_o = ~mid_q & ~busy_o & ~(grant ? NumLane'(1) << arb_lane : '0);
 
   wrr_arb #(.Num(NumLane)) i_arb (
     .clk_i, .rst_ni, .req_i(want), .sl_i(sl_q), .weight_i(sl_weight_i), .take_i(grant),
@@ -117,7 +118,8 @@ module tx_sched
   );
 
   logic job_room;
-  assign grant       = (state_q == StGrant) && arb_valid && job_room;
+  assign job_room    = (job_count <= 3'd2);
+  assign grant       = (state_q == StGrant || decide) && arb_valid && job_room;
   assign head_en_o   = grant;
   assign head_lane_o = arb_lane;
 
@@ -220,9 +222,9 @@ module tx_sched
   end
 
   // the grant waits for room, so a packet that was decided always fits
-  fifo #(.T(tx_job_t), .Depth(2)) i_jobs (
-    .clk_i, .rst_ni, .in_valid_i(send), .in_ready_o(job_room), .in_data_i(job),
-    .out_valid_o(job_valid_o), .out_ready_i(job_ready_i), .out_data_o(job_o), .count_o(unused_count)
+  fifo #(.T(tx_job_t), .Depth(4)) i_jobs (
+    .clk_i, .rst_ni, .in_valid_i(send), .in_ready_o(unused_ready), .in_data_i(job),
+    .out_valid_o(job_valid_o), .out_ready_i(job_ready_i), .out_data_o(job_o), .count_o(job_count)
   );
 
   always_ff @(posedge clk_i) begin
@@ -248,16 +250,14 @@ module tx_sched
       end
     end else begin
       unique case (state_q)
-        StGrant: begin
-          if (grant) begin
-            state_q <= StHead;
-            lane_q  <= arb_lane;
-          end
-        end
         StHead:  state_q <= StCheck;
         StCheck: state_q <= StDecide;
         default: state_q <= StGrant;
       endcase
+      if (grant) begin
+        state_q <= StHead;
+        lane_q  <= arb_lane;
+      end
 
       if (iss_o.valid) ii_q[lane_q] <= iss_o.idx;
       if (send) begin
