@@ -33,7 +33,9 @@ A file ``tests/**/test_*.py`` that states ``BENCH`` or ``PES`` at module level a
     async def test_depth(dut, n): ...
 
 ``BENCH`` may also be a dict of names to such dicts, ``BENCH = {"d2": {...}, "d8": {...}}``: each test then runs on each bench.
-A NIC test states ``PES = n`` (1..16) instead and gets tb_top with at least n NICs; it talks through ``tb.sim.lib.SimLib``.
+A NIC test states ``PES = n`` (1..16) or ``PES = [1, 2]`` instead and gets tb_top with at least n NICs; it talks through
+``lib = SimLib(dut)`` of tb/sim/lib.py and never touches the dut itself. ``NIC_RTL = [sources]`` puts another design with the
+ports of rnic in its place.
 Ordinary pytest functions may stand in the same file. ``pytest.mark`` marks on cocotb tests and modules work; fixtures do not.
 
 * Time step 1 ps. Trigger semantics are those of cocotb's own main: at ``RisingEdge(clk)`` a test reads the values from before the edge,
@@ -158,7 +160,8 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[py
             base, _, params = test.name.partition("/")
             suffix = ",".join(filter(None, [bench_name, params.replace("/", ",")]))
             item_name = f"{base}[{suffix}]" if suffix else base
-            items.append(CocotbItem.from_parent(collector, name=item_name, test=test, bench=bench))
+            rtl = getattr(collector.obj, "NIC_RTL", None)
+            items.append(CocotbItem.from_parent(collector, name=item_name, test=test, bench=bench, rtl=rtl))
     return items
 
 
@@ -192,8 +195,9 @@ class SimulationFailure(Exception):
 class CocotbItem(pytest.Item):
     """One cocotb test on one bench: builds the model if needed, runs one process, reads its result."""
 
-    def __init__(self, *, test: Any, bench: build.Bench | int, **kw: Any) -> None:
+    def __init__(self, *, test: Any, bench: build.Bench | int, rtl: list[str] | None = None, **kw: Any) -> None:
         super().__init__(**kw)
+        self.rtl = rtl
         self.test = test
         self.bench = bench
         self.outcome: run.Outcome | None = None
@@ -234,7 +238,7 @@ class CocotbItem(pytest.Item):
             raise SimulationFailure(f"--waves needs the debug variant, not {variant}")
         pes = self.bench if isinstance(self.bench, int) else 1
         try:
-            bench = build.nic_bench(pes) if isinstance(self.bench, int) else self.bench
+            bench = build.nic_bench(pes, self.rtl) if isinstance(self.bench, int) else self.bench
             exe = build.build(bench, variant)
         except build.BuildError as err:
             raise SimulationFailure(f"build: {err}") from None

@@ -7,7 +7,7 @@
 // evaluation, and a task that waits for the edge runs before the design sees it. step() below does exactly that with the
 // clock made here. Where no callback is due and none waits for a value, step() reduces to toggle and evaluate: fast_step().
 //
-// Usage: sim [--trace-file F [--trace-from PS] [--trace-to PS]] [--max-cycles N] [--pes N] [--seed N] [--bare WORKLOAD]
+// Usage: sim [--trace-file F [--trace-from PS] [--trace-to PS]] [--max-cycles N] [--pes N] [--seed N] [--bare WORKLOAD [--digest 1]]
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "Vtop.h"
 #include "tb.h"
@@ -99,15 +100,19 @@ inline bool settle() {
 inline void drive_low_phase() {
 #ifdef TB_NIC
     g_top->rst_ni = static_cast<uint8_t>(g_tb.rst_n);
-    g_top->active_i = static_cast<decltype(g_top->active_i)>(g_tb.active);
+    g_top->active_i = static_cast<std::remove_reference_t<decltype(g_top->active_i)>>(g_tb.active);
 #endif
 }
 
 inline void drive_before_rise() {
     g_tb.cycle++;
+    if (__builtin_expect(g_tb.cycle >= g_tb.deadline, 0)) {
+        g_tb.deadline = kNever;
+        tb_attend(kAttnDeadline);
+    }
 #ifdef TB_NIC
     if (__builtin_expect(g_tb.cycle >= g_tb.work_due, 0)) tb_update_work();
-    g_top->work_i = static_cast<decltype(g_top->work_i)>(g_tb.work);
+    g_top->work_i = static_cast<std::remove_reference_t<decltype(g_top->work_i)>>(g_tb.work);
 #endif
 }
 
@@ -134,6 +139,7 @@ inline bool attend() {
     if (__builtin_expect(g_tb.attention == 0, 1)) return false;
     g_top->TB_EVT = !g_top->TB_EVT;
     g_tb.wakeups++;
+    g_tb.reasons |= g_tb.attention;
     g_tb.attention = 0;
     return settle();
 #else
@@ -256,10 +262,6 @@ bool run_clocked_block() {
             const bool due = g_vpi.phase | (g_vpi.values != 0) | (next == g_next_edge);
             g_now = g_next_edge;
             g_next_edge += kHalfPeriodPs;
-            if (__builtin_expect(g_tb.cycle >= g_tb.deadline, 0)) {
-                g_tb.deadline = kNever;
-                tb_attend(kAttnDeadline);
-            }
             if (__builtin_expect(due, 0)) {
                 step(true);
             } else if (__builtin_expect(fast_step(), 0)) {
@@ -293,16 +295,35 @@ double cpu_seconds() {
            + 1e-6 * static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
 }
 
+// Order-dependent sum over the records, equal to tb.sim.records.digest(): proves that a bare run did the same work.
+bool g_bare_digest;
+uint64_t g_digest;
+void digest_records() {
+    const TbRecord* ring = static_cast<const TbRecord*>(tb_records());
+    for (uint64_t i = g_tb.rec_tail; i < g_tb.rec_head; ++i) {
+        uint64_t words[8], sum = 0;
+        std::memcpy(words, &ring[i % tb_record_count()], sizeof words);
+        for (unsigned k = 0; k < 8; ++k) sum += words[k] * (2 * k + 1);
+        g_digest += sum * (2 * i + 1);
+    }
+}
+
 // The yardstick: the same model and the same work in a bare loop, without VPI and Python.
 int run_bare(const char* workload) {
 #ifdef TB_CLOCK
     if (!workload_open(workload)) return 2;
-    g_top->eval();
     const double cpu = cpu_seconds();
     const auto wall = std::chrono::steady_clock::now();
-    bool more = true;
+    bool more = workload_step();
+    drive_low_phase();
+    g_top->eval();
     while (more && !g_ctx->gotFinish()) {
+        g_now += kHalfPeriodPs;
+        g_ctx->time(g_now);
+        toggle_clock();
+        g_top->eval();
         more = workload_step();
+        if (g_bare_digest) digest_records();
         g_tb.rec_tail = g_tb.rec_head;
         g_tb.side_tail = g_tb.side_head;
         g_tb.attention = 0;
@@ -310,15 +331,11 @@ int run_bare(const char* workload) {
         g_ctx->time(g_now);
         toggle_clock();
         g_top->eval();
-        g_now += kHalfPeriodPs;
-        g_ctx->time(g_now);
-        toggle_clock();
-        g_top->eval();
     }
     const double used = cpu_seconds() - cpu;
     const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - wall).count();
-    std::printf("{\"cycles\": %lu, \"cpu_s\": %.6f, \"wall_s\": %.6f, \"records\": %lu}\n", g_tb.cycle, used, elapsed,
-                g_tb.rec_head);
+    std::printf("{\"cycles\": %lu, \"cpu_s\": %.6f, \"wall_s\": %.6f, \"records\": %lu, \"digest\": %lu}\n", g_tb.cycle, used,
+                elapsed, g_tb.rec_head, g_digest);
     return g_ctx->errorCount() > 0 || g_ctx->gotFinish();
 #else
     (void)workload;
@@ -370,6 +387,7 @@ int main(int argc, char** argv) {
     Verilated::addExitCb([](void*) { end_of_simulation(); close_outputs(); }, nullptr);
 
     if (const char* workload = option(argc, argv, "--bare")) {
+        g_bare_digest = number(argc, argv, "--digest", 0) != 0;
         const int code = run_bare(workload);
         g_top->final();
         close_outputs();

@@ -22,6 +22,7 @@ enum : uint64_t {
 struct TbControl {
     uint64_t cycle;         // rising clock edges so far
     uint64_t attention;     // reasons that are pending; main toggles evt while it is not 0
+    uint64_t reasons;       // reasons that evt was toggled for and Python has not taken
     uint64_t deadline;      // cycle at which kAttnDeadline is raised; ~0: none
     uint64_t wakeups;       // times that evt was toggled
     uint64_t rec_head;      // records written so far
@@ -121,6 +122,8 @@ static_assert(sizeof(TbRecord) == 64);
 // Appends a record; returns it for the caller to fill in, zeroed but for time, kind and pe. Never null: after an
 // overflow it is a scratch record.
 TbRecord* rec_push(uint8_t kind, unsigned pe);
+TB_API void* tb_records();
+TB_API uint64_t tb_record_count();
 // Reserves len contiguous bytes of the side buffer, to be filled at once; *off takes their absolute offset.
 uint8_t* rec_bytes(size_t len, uint64_t* off);
 static inline void rec_fault(unsigned pe, uint64_t code, uint64_t addr, uint8_t id, uint64_t aux0) {

@@ -38,6 +38,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.rtl_files import rtl_files
+
 ROOT = Path(__file__).resolve().parents[2]
 #: where models are cached; ``CAMHIL_BUILD`` moves the whole build directory
 BUILD = Path(os.environ.get("CAMHIL_BUILD", ROOT / "build"))
@@ -114,7 +116,7 @@ def nic_bench(pes: int, rtl: Sequence[str] | None = None) -> Bench:
     if rtl is None:
         if not (ROOT / "rtl" / "rnic.sv").exists():
             raise BuildError("rtl/rnic.sv is missing: no NIC model can be built")
-        rtl = [str(p.relative_to(ROOT)) for p in sorted((ROOT / "rtl").rglob("*.sv"))]
+        rtl = [str(p.relative_to(ROOT)) for p in rtl_files()]
     tb = [str(p.relative_to(ROOT)) for p in sorted(SV_DIR.glob("*.sv"))]
     public = ("tb_top.rst_ni", "tb_top.evt_i", "tb_top.clk_i")
     return Bench(
@@ -375,7 +377,11 @@ def build(bench: Bench, variant: str = "fast") -> Path:
             start = time.monotonic()
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "build.log").unlink(missing_ok=True)
-            _build(bench, variant, directory)
+            try:
+                _build(bench, variant, directory)
+            finally:
+                for obj in directory.glob("obj-*"):
+                    shutil.rmtree(obj, ignore_errors=True)
             (directory / "build_seconds").write_text(f"{time.monotonic() - start:.1f}\n")
     return exe
 
@@ -395,6 +401,7 @@ def _build(bench: Bench, variant: str, directory: Path) -> None:
     cmd = ["verilator", "--cc", "--vpi", "--prefix", "Vtop", "--Mdir", str(obj), *_verilate_args(bench)]
     cmd += ["--no-assert"] if variant in ("bench", "bare") else ["--assert"]
     cmd += ["-DTB_NO_MONITOR"] if variant == "bare" else []
+    cmd += ["-DTB_NO_CHECKER"] if variant in ("bench", "bare") else []
     cmd += [trace, "--trace-structs"] if variant == "debug" else []
     cmd += list(_COVERAGE) if variant == "cov" else []
     cmd += ["--x-assign", "unique", "--x-initial", "unique", "--output-split", "12000"]
@@ -435,7 +442,6 @@ def _build(bench: Bench, variant: str, directory: Path) -> None:
     link += ["-llz4", "-lz"] if variant == "debug" and has_fst() else []
     _run(link, directory, log, f"bench {bench.top}: link")
     (directory / "sim.tmp").rename(directory / "sim")
-    shutil.rmtree(obj)
 
 
 def prune(days: float = 14.0) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from tb.sim.build import ROOT
 
 #: first lines of a log that name the cause of a failure, most telling first
-_CAUSES = (r"^%Error", r"^(error|fatal):", r"^\S*(Error|Exception)\b.*:", r"(?i)segmentation fault|assertion .* failed")
+_CAUSES = (r"%Error", r"^(error|fatal):", r"^\S*(Error|Exception)\b.*:", r"(?i)segmentation fault|assertion .* failed")
 #: how long a process that was asked to stop may write waves and coverage, seconds
 _GRACE = 20.0
 

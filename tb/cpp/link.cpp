@@ -1,0 +1,163 @@
+// The link between the NICs: stores whole packets, routes them by destination MAC, delivers them after link_latency, in
+// order per destination. tb/sv/link_port.sv calls link_tx and link_rx, one call a beat.
+#include <cstring>
+#include <deque>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "svdpi.h"
+#include "tb.h"
+
+namespace {
+
+constexpr unsigned kBeat = 64;
+constexpr size_t kMaxPacket = 16384;  // far above 4096 + headers: more is a NIC that forgot tlast
+
+struct Packet {
+    std::vector<uint8_t> bytes;
+    unsigned source = 0;
+    uint64_t due = 0;
+};
+
+struct Port {
+    std::vector<uint8_t> sending;  // beats of the packet that is being sent
+    bool oversize = false;
+    std::deque<Packet> arriving;
+    size_t offset = 0;             // bytes of the first one that the NIC has
+    uint64_t rx_free = 0;          // cycle at which the pause ends
+    uint64_t last_due = 0;
+    TbRandom tx_rng, rx_rng, delay_rng;
+};
+
+Port g_port[kMaxPes];
+std::unordered_map<uint64_t, unsigned> g_route;  // MAC (first byte on the wire is the most significant) -> PE
+std::vector<std::vector<uint8_t>> g_spare;
+
+std::vector<uint8_t> buffer() {
+    if (g_spare.empty()) return {};
+    std::vector<uint8_t> b = std::move(g_spare.back());
+    g_spare.pop_back();
+    b.clear();
+    return b;
+}
+
+void enqueue(unsigned pe, Packet&& p) {
+    Port& port = g_port[pe];
+    const TbKnobs& k = g_knobs[pe];
+    p.due = g_tb.cycle + k.link_latency + port.delay_rng.upto(k.link_latency_jitter);
+    if (p.due < port.last_due) p.due = port.last_due;
+    port.last_due = p.due;
+    if (p.due < g_tb.work_due) g_tb.work_due = p.due;
+    port.arriving.push_back(std::move(p));
+}
+
+// Every packet passes here once. Fault rules (drop, duplicate, delay, reorder, corrupt) act at this place: a rule sees the
+// packet with its source and destination and decides what is enqueued.
+void forward(unsigned destination, Packet&& p) { enqueue(destination, std::move(p)); }
+
+void route(Packet&& p) {
+    uint64_t mac = 0;
+    for (size_t i = 0; i < 6; ++i) mac = mac << 8 | (i < p.bytes.size() ? p.bytes[i] : 0);
+    const auto it = g_route.find(mac);
+    if (it == g_route.end()) {
+        g_tb.link_dropped++;
+        rec_fault(p.source, kFaultNoRoute, 0, 0, mac);
+        return;
+    }
+    forward(it->second, std::move(p));
+}
+
+}  // namespace
+
+bool link_has_work(unsigned pe, uint64_t cycle, uint64_t* due) {
+    const Port& port = g_port[pe];
+    if (port.arriving.empty()) return false;
+    const uint64_t at = port.offset ? cycle : port.arriving.front().due;
+    if (at <= cycle) return true;
+    if (at < *due) *due = at;
+    return false;
+}
+
+void link_seed(uint64_t seed) {
+    for (unsigned pe = 0; pe < kMaxPes; ++pe) {
+        g_port[pe].tx_rng.seed(seed, 0x200 + pe);
+        g_port[pe].rx_rng.seed(seed, 0x210 + pe);
+        g_port[pe].delay_rng.seed(seed, 0x220 + pe);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ DPI: link_port.sv
+// A beat from the NIC; returns for how many cycles the link is not ready afterwards.
+extern "C" int link_tx(int pe, const svBitVecVal* data, uint64_t keep, int last) {
+    Port& port = g_port[pe];
+    const size_t n = static_cast<size_t>(__builtin_popcountll(keep));
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(data);
+    if (port.sending.size() + n <= kMaxPacket) {
+        port.sending.insert(port.sending.end(), from, from + n);
+    } else if (!port.oversize) {
+        port.oversize = true;
+        rec_fault(static_cast<unsigned>(pe), kFaultOversize, 0, 0, port.sending.size());
+    }
+    if (last) {
+        Packet p;
+        p.bytes = std::exchange(port.sending, buffer());
+        p.source = static_cast<unsigned>(pe);
+        if (!port.oversize) route(std::move(p));
+        port.oversize = false;
+    }
+    return static_cast<int>(tb_pause(port.tx_rng, g_knobs[pe].link_stall_tx, g_knobs[pe].stall_max));
+}
+
+// Offers the next beat to the NIC; 0: none this cycle.
+extern "C" int link_rx(int pe, svBitVecVal* data, uint64_t* keep, int* last) {
+    Port& port = g_port[pe];
+    if (port.arriving.empty() || g_tb.cycle < port.rx_free) return 0;
+    Packet& p = port.arriving.front();
+    if (p.due > g_tb.cycle) return 0;
+    const size_t left = p.bytes.size() - port.offset;
+    const size_t n = left < kBeat ? left : kBeat;
+    uint8_t* to = reinterpret_cast<uint8_t*>(data);
+    std::memcpy(to, p.bytes.data() + port.offset, n);
+    if (n < kBeat) std::memset(to + n, 0, kBeat - n);
+    *keep = n == kBeat ? ~0ull : (1ull << n) - 1;
+    *last = left <= kBeat;
+    port.offset += n;
+    if (*last) {
+        g_spare.push_back(std::move(p.bytes));
+        port.arriving.pop_front();
+        port.offset = 0;
+    }
+    const uint32_t wait = tb_pause(port.rx_rng, g_knobs[pe].link_stall_rx, g_knobs[pe].stall_max);
+    if (wait) port.rx_free = g_tb.cycle + 1 + wait;
+    return 1;
+}
+
+// A reset of a NIC loses the packet it was sending and receiving; stored packets stay on the link.
+extern "C" void link_reset(int pe) {
+    Port& port = g_port[pe];
+    port.sending.clear();
+    port.oversize = false;
+    if (port.offset) port.arriving.pop_front();
+    port.offset = 0;
+}
+
+// --------------------------------------------------------------------------------------------------- for Python
+TB_API void tb_set_mac(unsigned pe, uint64_t mac) {
+    for (auto it = g_route.begin(); it != g_route.end();) it = it->second == pe ? g_route.erase(it) : std::next(it);
+    g_route[mac] = pe;
+}
+
+// A frame from outside to the port of `pe`, whatever its destination MAC says. False: empty or too long.
+TB_API bool tb_inject(unsigned pe, const uint8_t* bytes, uint64_t len) {
+    if (!len || len > kMaxPacket) return false;
+    Packet p;
+    p.bytes = buffer();
+    p.bytes.assign(bytes, bytes + len);
+    p.source = pe;
+    enqueue(pe, std::move(p));
+    return true;
+}
+
+// Packets on their way to `pe`, the one in delivery included.
+TB_API uint64_t tb_link_pending(unsigned pe) { return g_port[pe].arriving.size(); }
