@@ -217,6 +217,7 @@ class State:
         self.q_depth = ints([x[2].sq_depth for x in qps])
         self.q_base = np.array([x[2].sq_base for x in qps], np.uint64)
         self.q_sq_psn, self.q_rq_psn = ints([x[2].sq_psn for x in qps]), ints([x[2].rq_psn for x in qps])
+        self.q_write = np.array([x[2].rem_write for x in qps], np.bool_)
         self.q_cq = ints([int(self.cq_lut[x[0], x[2].send_cq]) for x in qps])
         self.q_flat = self.memory.flats(self.q_pe, self.q_base, self.q_depth * 128)
         self.q_order = np.argsort(self.q_flat, kind="stable")
@@ -230,6 +231,12 @@ class State:
         peer_of = {p.ip: pe for pe, p in enumerate(pes)}
         self.q_peer = ints([self._peer(peer_of.get(f.dst_ip, -1), f.peer_qpn) for f in self.flows])
 
+        #: flat ranges of all rings, ascending
+        rings = np.concatenate([self.q_flat, self.c_flat])
+        ends = np.concatenate([self.q_flat + self.q_depth * 128, self.c_flat + self.c_depth * self.c_stride])
+        order = np.argsort(rings, kind="stable")
+        order = order[rings[order] >= 0]
+        self.ring_start, self.ring_end = rings[order], ends[order]
         # ---- QPs: requester. Packets of a QP are numbered from 0: PSN = sq_psn + number
         start = ints([x[2].sq_start_index % (1 << b) for x, b in zip(qps, self.q_bits.tolist(), strict=True)])
         self.q_start = start
@@ -271,6 +278,7 @@ class State:
         self.w_len = np.zeros(total, np.int64)
         self.w_raddr = np.zeros(total, np.uint64)
         self.w_laddr = np.zeros(total, np.uint64)
+        self.w_flat = np.zeros(total, np.int64)  # flat offset of the source, -1: not mapped as a whole
         self.w_rkey = np.zeros(total, np.int64)
         self.w_op = np.zeros(total, np.int64)
         self.w_imm = np.zeros(total, np.int64)
@@ -324,6 +332,13 @@ class State:
     def row(self, g: int, idx: int) -> int:
         """Table row of a WQE."""
         return int(self.q_row[g]) + (idx & int(self.q_mask[g]))
+
+    def meets_ring(self, flat: I64, length: I64) -> bool:
+        """Whether one of n flat ranges touches an SQ or CQ ring."""
+        if not self.ring_start.size or not flat.size:
+            return False
+        ring = np.searchsorted(self.ring_start, flat + length) - 1
+        return bool(((ring >= 0) & (self.ring_end[np.maximum(ring, 0)] > flat) & (length > 0)).any())
 
     def drop_mr(self, pe: int, index: int) -> None:
         """An MR was invalidated."""

@@ -46,8 +46,8 @@ def announce(
     mtu = state.q_mtu[g]
     packets = rules.psn_count(length, mtu)
     packets[err != 0] = 0
-    unmapped = (length > 0) & (err == 0)
-    unmapped &= state.memory.flats(pe, f["laddr"], length) < 0
+    flat = state.memory.flats(pe, f["laddr"], length)
+    unmapped = (length > 0) & (err == 0) & (flat < 0)
     if known_regular and (err.any() or unmapped.any()):
         return False
     for i in np.flatnonzero(unmapped).tolist():
@@ -69,6 +69,7 @@ def announce(
     state.w_len[rows] = length
     state.w_raddr[rows] = f["raddr"]
     state.w_laddr[rows] = f["laddr"]
+    state.w_flat[rows] = flat
     state.w_rkey[rows] = f["rkey"]
     state.w_op[rows] = op
     state.w_imm[rows] = f["with_imm"]
