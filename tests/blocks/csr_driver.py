@@ -34,13 +34,39 @@ class Host:
         """Inputs to 0, reset."""
         dut = self.dut
         for name in (
-            "s_axil_awvalid", "s_axil_awaddr", "s_axil_awprot", "s_axil_wvalid", "s_axil_wdata", "s_axil_wstrb",
-            "s_axil_bready", "s_axil_arvalid", "s_axil_araddr", "s_axil_arprot", "s_axil_rready", "drain_busy_i",
-            "mr_drain_busy_i", "retire_valid_i", "retire_qpi_i", "retire_idx_i", "db_cq_ready_i", "db_cq_rsp_valid_i",
-            "db_cq_rsp_i", "err_comp_valid_i", "err_comp_qpi_i", "err_resp_valid_i", "err_resp_qpi_i",
-            "async_comp_valid_i", "async_comp_kind_i", "async_comp_number_i", "async_resp_valid_i",
-            "async_resp_kind_i", "async_resp_number_i", "cnt_i", "cq_event_set_valid_i", "cq_event_set_cqn_i",
-        ):  # fmt: skip
+            "s_axil_awvalid",
+            "s_axil_awaddr",
+            "s_axil_awprot",
+            "s_axil_wvalid",
+            "s_axil_wdata",
+            "s_axil_wstrb",
+            "s_axil_bready",
+            "s_axil_arvalid",
+            "s_axil_araddr",
+            "s_axil_arprot",
+            "s_axil_rready",
+            "drain_busy_i",
+            "mr_drain_busy_i",
+            "retire_valid_i",
+            "retire_qpi_i",
+            "retire_idx_i",
+            "db_cq_ready_i",
+            "db_cq_rsp_valid_i",
+            "db_cq_rsp_i",
+            "err_comp_valid_i",
+            "err_comp_qpi_i",
+            "err_resp_valid_i",
+            "err_resp_qpi_i",
+            "async_comp_valid_i",
+            "async_comp_kind_i",
+            "async_comp_number_i",
+            "async_resp_valid_i",
+            "async_resp_kind_i",
+            "async_resp_number_i",
+            "cnt_i",
+            "cq_event_set_valid_i",
+            "cq_event_set_cqn_i",
+        ):
             getattr(dut, name).value = 0
         dut.rst_ni.value = 0
         await Timer(10, "ns")
@@ -132,7 +158,9 @@ class Host:
         """Read all staging words."""
         return [await self.read(STAGE + 8 * i) for i in range(16)]
 
-    async def command(self, op: int, obj: int, index: int, words: list[int] | None = None, polls: int = 200) -> int:
+    async def command(
+        self, op: int, obj: int, index: int, words: list[int] | None = None, polls: int = 200
+    ) -> int:
         """Run a command and return its code."""
         if words is not None:
             await self.stage(words)
@@ -144,22 +172,42 @@ class Host:
         raise AssertionError("command does not end")
 
 
-def cq_words(base: int = 0x1000, depth: int = 16, stride: int = 64, ignore: int = 0, start: int = 0) -> list[int]:
+def cq_words(
+    base: int = 0x1000, depth: int = 16, stride: int = 64, ignore: int = 0, start: int = 0
+) -> list[int]:
     """Staging words of a CQ."""
     return [base, depth | stride << 32 | ignore << 40, start]
 
 
 def qp_words(
-    version: int = 2, mtu: int = 5, depth: int = 16, cqs: tuple[int, int] = (0, 0), start: int = 0, sq_base: int = 0x8000,
-    rq_base: int = 0, rq_depth: int = 0, w0: int = 0, rd: tuple[int, int] = (16, 16),
-) -> list[int]:  # fmt: skip
+    version: int = 2,
+    mtu: int = 5,
+    depth: int = 16,
+    cqs: tuple[int, int] = (0, 0),
+    start: int = 0,
+    sq_base: int = 0x8000,
+    rq_base: int = 0,
+    rq_depth: int = 0,
+    w0: int = 0,
+    rd: tuple[int, int] = (16, 16),
+) -> list[int]:
     """Staging words of a QP."""
     return [
-        (version == 2) | mtu << 1 | w0, 0x0A00_0002 << 32 | 77, 0x0200_0000_0002, 0xABCDEF << 32 | 0x123456, sq_base,
-        rq_base, start, cqs[0] | cqs[1] << 16 | rd[0] << 32 | rd[1] << 40, 0, depth | rq_depth << 32,
-    ]  # fmt: skip
+        (version == 2) | mtu << 1 | w0,
+        0x0A00_0002 << 32 | 77,
+        0x0200_0000_0002,
+        0xABCDEF << 32 | 0x123456,
+        sq_base,
+        rq_base,
+        start,
+        cqs[0] | cqs[1] << 16 | rd[0] << 32 | rd[1] << 40,
+        0,
+        depth | rq_depth << 32,
+    ]
 
 
-def mr_words(base: int, length: int, rights: int = 0b1111, ltag: int = 1, rtag: int = 2, valid: int = 1) -> list[int]:
+def mr_words(
+    base: int, length: int, rights: int = 0b1111, ltag: int = 1, rtag: int = 2, valid: int = 1
+) -> list[int]:
     """Staging words of an MR; rights: local write, remote write, read, atomic from bit 0."""
     return [base, length & MASK64, length >> 64 | rights << 1 | ltag << 8 | rtag << 16 | valid << 24]

@@ -1,10 +1,14 @@
 """Context commands through the command window (rtl/context; nic.md sections 2 and 6).
 
-Sweep: every operation on every object; every refusal code; random contexts near every limit; reset with work left.
-Stimulus: AXI4-Lite writes of staging words and CMD; drain answers and errors of the other blocks at their ports.
-Checks: code, broadcast field by field, query, state vectors; a refused command broadcasts nothing and changes no query.
+Sweep: every operation on every object; every refusal code; random contexts near every limit; reset with
+work left.
+Stimulus: AXI4-Lite writes of staging words and CMD; drain answers and errors of the other blocks at their
+ports.
+Checks: code, broadcast field by field, query, state vectors; a refused command broadcasts nothing and
+changes no query.
 The random part is compared with pymodel's ContextStore, the tables are written from the spec.
-Timing: a reset ends 8 quiet cycles after the last answer; a read of staging words right after a query sees its result.
+Timing: a reset ends 8 quiet cycles after the last answer; a read of staging words right after a query sees
+its result.
 Not proved here: what the other blocks do with a context.
 """
 
@@ -32,8 +36,11 @@ from tests.blocks.csr_driver import (
     mr_words,
     qp_words,
 )
-from tests.blocks.test_csr import BENCH  # noqa: F401  (the same bench)
-from tests.blocks.test_csr import ERR, RTS
+from tests.blocks.test_csr import (
+    BENCH,  # noqa: F401  (the same bench)
+    ERR,
+    RTS,
+)
 
 TOP = 1 << 64
 
@@ -49,15 +56,23 @@ class Broadcast:
     async def _watch(self) -> None:
         dut = self.dut
         names = [n for n in dir(dut) if n.startswith("ctx_") and n.endswith("_o")]
-        kinds = {"qp_set": ("qp", "qpi"), "qp_modify": ("qp", "qpi"), "qp_reset": ("qp", "qpi"), "cq_set": ("cq", "cqn"),
-                 "mr_set": ("mr", "mrn")}  # fmt: skip
+        kinds = {
+            "qp_set": ("qp", "qpi"),
+            "qp_modify": ("qp", "qpi"),
+            "qp_reset": ("qp", "qpi"),
+            "cq_set": ("cq", "cqn"),
+            "mr_set": ("mr", "mrn"),
+        }
         pulses = [f"ctx_{kind}_o" for kind in kinds]
         while True:
             await FallingEdge(dut.clk_i)
             for pulse, (kind, (obj, number)) in zip(pulses, kinds.items(), strict=True):
                 if getattr(dut, pulse).value:
-                    fields = {n[7:-2]: int(getattr(dut, n).value) for n in names
-                              if n.startswith(f"ctx_{obj}_") and n not in pulses}  # fmt: skip
+                    fields = {
+                        n[7:-2]: int(getattr(dut, n).value)
+                        for n in names
+                        if n.startswith(f"ctx_{obj}_") and n not in pulses
+                    }
                     self.seen.append((kind, int(getattr(dut, f"ctx_{number}_o").value), fields))
 
     def take(self) -> tuple[str, int, dict[str, int]]:
@@ -66,8 +81,9 @@ class Broadcast:
         return self.seen.pop()
 
 
-async def bench(dut, *, gaps: bool = False) -> tuple[Host, Broadcast]:
-    host = Host(dut, gaps=gaps)
+async def bench(dut) -> tuple[Host, Broadcast]:
+    """Out of reset, with a driver and a watch of the broadcast."""
+    host = Host(dut)
     await host.start()
     return host, Broadcast(dut)
 
@@ -80,33 +96,79 @@ async def test_set_qp(dut):
     assert await host.command(SET, CQ, 62, cq_words(depth=2)) == 0
     seen.seen.clear()
     for qpn, version in ((2, 1), (65, 2), (33, 1), (34, 2)):
-        f = {name: random.getrandbits(bits) for name, bits in (
-            ("sl", 3), ("rem_write", 1), ("rem_read", 1), ("rem_atomic", 1), ("tc", 8), ("ttl", 8), ("udp_sport", 16),
-            ("retry_cnt", 3), ("rnr_retry", 3), ("timer", 5), ("peer_qpn", 24), ("peer_ip", 32), ("peer_mac", 48),
-            ("sq_psn", 24), ("rq_psn", 24))}  # fmt: skip
+        f = {
+            name: random.getrandbits(bits)
+            for name, bits in (
+                ("sl", 3),
+                ("rem_write", 1),
+                ("rem_read", 1),
+                ("rem_atomic", 1),
+                ("tc", 8),
+                ("ttl", 8),
+                ("udp_sport", 16),
+                ("retry_cnt", 3),
+                ("rnr_retry", 3),
+                ("timer", 5),
+                ("peer_qpn", 24),
+                ("peer_ip", 32),
+                ("peer_mac", 48),
+                ("sq_psn", 24),
+                ("rq_psn", 24),
+            )
+        }
         if qpn == 33:
             f["udp_sport"] = 0
-        sq_log, rq_log = random.randint(1, 13 if version == 1 else 17), random.randint(1, 13 if version == 1 else 16)
+        sq_log, rq_log = (
+            random.randint(1, 13 if version == 1 else 17),
+            random.randint(1, 13 if version == 1 else 16),
+        )
         sq_base, rq_base = random.getrandbits(57) << 7, random.getrandbits(60) << 4
         sq_start, rq_start = random.getrandbits(32) | 1 << 17 | 1 << 14, random.getrandbits(32) | 1 << 16
         mtu, rd, dest = random.randint(1, 5), random.randint(0, 16), 16
         words = [
-            (version == 2) | mtu << 1 | f["sl"] << 4 | f["rem_write"] << 7 | f["rem_read"] << 8 | f["rem_atomic"] << 9
-            | f["tc"] << 16 | f["ttl"] << 24 | f["udp_sport"] << 32 | f["retry_cnt"] << 48 | f["rnr_retry"] << 51
+            (version == 2)
+            | mtu << 1
+            | f["sl"] << 4
+            | f["rem_write"] << 7
+            | f["rem_read"] << 8
+            | f["rem_atomic"] << 9
+            | f["tc"] << 16
+            | f["ttl"] << 24
+            | f["udp_sport"] << 32
+            | f["retry_cnt"] << 48
+            | f["rnr_retry"] << 51
             | f["timer"] << 54,
-            f["peer_qpn"] | f["peer_ip"] << 32, f["peer_mac"], f["sq_psn"] | f["rq_psn"] << 32, sq_base, rq_base,
-            sq_start | rq_start << 32, 5 | 62 << 16 | rd << 32 | dest << 40, random.getrandbits(64),
+            f["peer_qpn"] | f["peer_ip"] << 32,
+            f["peer_mac"],
+            f["sq_psn"] | f["rq_psn"] << 32,
+            sq_base,
+            rq_base,
+            sq_start | rq_start << 32,
+            5 | 62 << 16 | rd << 32 | dest << 40,
+            random.getrandbits(64),
             1 << sq_log | 1 << rq_log + 32,
-        ]  # fmt: skip
+        ]
         assert await host.command(SET, QP, qpn, words) == 0
         kind, qpi, got = seen.take()
         width = 14 if version == 1 else 18
         want = f | {
-            "version2": version - 1, "mtu": mtu, "sq_log": sq_log, "rq_log": rq_log, "sq_base": sq_base,
-            "rq_base": rq_base, "sq_start": sq_start % (1 << width), "rq_start": rq_start % (1 << 17), "send_cq": 5,
-            "recv_cq": 62, "max_rd": rd, "max_dest_rd": dest, "udp_sport": f["udp_sport"] or 0xC000 | qpn,
-        }  # fmt: skip
-        assert (kind, qpi) == ("qp_set", qpn - 2) and got == want, {k: (got[k], want[k]) for k in want if got[k] != want[k]}
+            "version2": version - 1,
+            "mtu": mtu,
+            "sq_log": sq_log,
+            "rq_log": rq_log,
+            "sq_base": sq_base,
+            "rq_base": rq_base,
+            "sq_start": sq_start % (1 << width),
+            "rq_start": rq_start % (1 << 17),
+            "send_cq": 5,
+            "recv_cq": 62,
+            "max_rd": rd,
+            "max_dest_rd": dest,
+            "udp_sport": f["udp_sport"] or 0xC000 | qpn,
+        }
+        assert (kind, qpi) == ("qp_set", qpn - 2) and got == want, {
+            k: (got[k], want[k]) for k in want if got[k] != want[k]
+        }
         assert await host.read(RTS) >> (qpn - 2) & 1
         assert await host.command(QUERY, QP, qpn) == 0
         start = sq_start % (1 << width)
@@ -116,7 +178,7 @@ async def test_set_qp(dut):
 
 @cocotb.test()
 async def test_set_cq_and_mr(dut):
-    """Every field of CQ and MR arrives decoded; query returns the words, or zeros for what is not programmed."""
+    """Every field of CQ and MR arrives decoded; query returns the words, zeros before."""
     host, seen = await bench(dut)
     for cqn, log, stride, ignore in ((0, 1, 64, 0), (63, 22, 32, 1), (17, 9, 32, 0)):
         assert await host.command(QUERY, CQ, cqn) == 0
@@ -128,14 +190,33 @@ async def test_set_cq_and_mr(dut):
         assert seen.take() == ("cq_set", cqn, want)
         assert await host.command(QUERY, CQ, cqn) == 0
         assert await host.staged() == words + [0] * 13
-    for mrn, base, length in ((0, 0, TOP), (255, TOP - 1, 1), (128, random.getrandbits(63), 12345), (7, 5, TOP - 5), (8, 9, 0)):
+    for mrn, base, length in (
+        (0, 0, TOP),
+        (255, TOP - 1, 1),
+        (128, random.getrandbits(63), 12345),
+        (7, 5, TOP - 5),
+        (8, 9, 0),
+    ):
         assert await host.command(QUERY, MR, mrn) == 0
         assert await host.staged() == [0] * 16
-        rights, ltag, rtag = random.choice((0, 1, 3, 5, 4, 9, 15)), random.getrandbits(8), random.getrandbits(8)
+        rights, ltag, rtag = (
+            random.choice((0, 1, 3, 5, 4, 9, 15)),
+            random.getrandbits(8),
+            random.getrandbits(8),
+        )
         words = mr_words(base, length, rights, ltag, rtag)
         assert await host.command(SET, MR, mrn, words) == 0
-        want = {"valid": 1, "base": base, "length": length, "loc_write": rights & 1, "rem_write": rights >> 1 & 1,
-                "rem_read": rights >> 2 & 1, "rem_atomic": rights >> 3, "ltag": ltag, "rtag": rtag}  # fmt: skip
+        want = {
+            "valid": 1,
+            "base": base,
+            "length": length,
+            "loc_write": rights & 1,
+            "rem_write": rights >> 1 & 1,
+            "rem_read": rights >> 2 & 1,
+            "rem_atomic": rights >> 3,
+            "ltag": ltag,
+            "rtag": rtag,
+        }
         assert seen.take() == ("mr_set", mrn, want)
         assert await host.command(QUERY, MR, mrn) == 0
         assert await host.staged() == words + [0] * 13
@@ -146,52 +227,121 @@ async def test_set_cq_and_mr(dut):
         assert await host.staged() == [0] * 16
 
 
-# object, operation, number, words, code; CQ 0: depth 16, CQ 1: not programmed, CQ 2: ignore_overrun with QP 9 on it
+# operation, object, number, words, code
+# CQ 0: depth 16, CQ 1: not programmed, CQ 2: ignore_overrun with QP 9 on it
 REFUSALS = [
-    (0, QP, 10, None, 1), (5, QP, 10, None, 1), (15, CQ, 0, None, 1),
-    (SET, 0, 10, None, 2), (SET, 4, 10, None, 2), (MODIFY, CQ, 0, None, 2), (RESET, MR, 0, None, 2), (RESET, CQ, 0, None, 2),
-    (SET, QP, 0, qp_words(), 3), (SET, QP, 1, qp_words(), 3), (SET, QP, 66, qp_words(), 3), (RESET, QP, 1, None, 3),
-    (SET, QP, 2 + (1 << 8), qp_words(), 3), (SET, QP, (1 << 24) - 1, qp_words(), 3), (QUERY, QP, 66, None, 3),
-    (SET, CQ, 64, cq_words(), 3), (SET, MR, 256, mr_words(0, 1), 3), (QUERY, MR, 1 << 23, None, 3),
-    (SET, QP, 8, qp_words(), 4), (MODIFY, QP, 10, [0] * 8 + [1], 4), (MODIFY, QP, 10, [0] * 8 + [2], 4),
-    (MODIFY, QP, 8, [0] * 8 + [0], 4), (MODIFY, QP, 8, [0] * 8 + [3], 4),
-    (SET, QP, 10, qp_words(depth=0), 5), (SET, QP, 10, qp_words(depth=1), 5), (SET, QP, 10, qp_words(depth=3), 5),
-    (SET, QP, 10, qp_words(depth=12), 5), (SET, QP, 10, qp_words(version=1, depth=16384), 5),
-    (SET, QP, 10, qp_words(depth=1 << 18), 5), (SET, QP, 10, qp_words(rq_depth=1), 5), (SET, QP, 10, qp_words(rq_depth=6), 5),
-    (SET, QP, 10, qp_words(rq_depth=1 << 17), 5), (SET, QP, 10, qp_words(version=1, rq_depth=1 << 14), 5),
-    (SET, CQ, 1, cq_words(depth=1), 5), (SET, CQ, 1, cq_words(depth=1 << 23), 5), (SET, CQ, 1, cq_words(depth=48), 5),
+    (0, QP, 10, None, 1),
+    (5, QP, 10, None, 1),
+    (15, CQ, 0, None, 1),
+    (SET, 0, 10, None, 2),
+    (SET, 4, 10, None, 2),
+    (MODIFY, CQ, 0, None, 2),
+    (RESET, MR, 0, None, 2),
+    (RESET, CQ, 0, None, 2),
+    (SET, QP, 0, qp_words(), 3),
+    (SET, QP, 1, qp_words(), 3),
+    (SET, QP, 66, qp_words(), 3),
+    (RESET, QP, 1, None, 3),
+    (SET, QP, 2 + (1 << 8), qp_words(), 3),
+    (SET, QP, (1 << 24) - 1, qp_words(), 3),
+    (QUERY, QP, 66, None, 3),
+    (SET, CQ, 64, cq_words(), 3),
+    (SET, MR, 256, mr_words(0, 1), 3),
+    (QUERY, MR, 1 << 23, None, 3),
+    (SET, QP, 8, qp_words(), 4),
+    (MODIFY, QP, 10, [0] * 8 + [1], 4),
+    (MODIFY, QP, 10, [0] * 8 + [2], 4),
+    (MODIFY, QP, 8, [0] * 8 + [0], 4),
+    (MODIFY, QP, 8, [0] * 8 + [3], 4),
+    (SET, QP, 10, qp_words(depth=0), 5),
+    (SET, QP, 10, qp_words(depth=1), 5),
+    (SET, QP, 10, qp_words(depth=3), 5),
+    (SET, QP, 10, qp_words(depth=12), 5),
+    (SET, QP, 10, qp_words(version=1, depth=16384), 5),
+    (SET, QP, 10, qp_words(depth=1 << 18), 5),
+    (SET, QP, 10, qp_words(rq_depth=1), 5),
+    (SET, QP, 10, qp_words(rq_depth=6), 5),
+    (SET, QP, 10, qp_words(rq_depth=1 << 17), 5),
+    (SET, QP, 10, qp_words(version=1, rq_depth=1 << 14), 5),
+    (SET, CQ, 1, cq_words(depth=1), 5),
+    (SET, CQ, 1, cq_words(depth=1 << 23), 5),
+    (SET, CQ, 1, cq_words(depth=48), 5),
     (SET, CQ, 1, cq_words(depth=0), 5),
-    (SET, QP, 10, qp_words(sq_base=64), 6), (SET, QP, 10, qp_words(rq_base=8, rq_depth=2), 6),
-    (SET, CQ, 1, cq_words(base=32), 6), (SET, CQ, 1, cq_words(base=16, stride=32), 6), (SET, CQ, 1, cq_words(base=1), 6),
-    (SET, QP, 10, qp_words(mtu=0), 7), (SET, QP, 10, qp_words(mtu=6), 7), (SET, QP, 10, qp_words(mtu=7), 7),
-    (SET, QP, 10, qp_words(cqs=(1, 0)), 8), (SET, QP, 10, qp_words(cqs=(0, 1)), 8), (SET, QP, 10, qp_words(cqs=(64, 0)), 8),
-    (SET, QP, 10, qp_words(cqs=(0, 256)), 8), (SET, QP, 10, qp_words(depth=32), 9), (SET, QP, 10, qp_words(depth=1 << 17), 9),
-    (SET, CQ, 1, cq_words(stride=0), 10), (SET, CQ, 1, cq_words(stride=128), 10), (SET, CQ, 1, cq_words(stride=96), 10),
-    (SET, MR, 3, mr_words(1, TOP), 11), (SET, MR, 3, mr_words(TOP - 1, 2), 11), (SET, MR, 3, mr_words(TOP - 1, TOP - 1), 11),
-    (SET, MR, 3, mr_words(0, TOP + 1), 11), (SET, MR, 3, mr_words(TOP - 1, 2 * TOP - 1), 11),
-    (SET, MR, 3, mr_words(0, 8, rights=2), 12), (SET, MR, 3, mr_words(0, 8, rights=8), 12),
+    (SET, QP, 10, qp_words(sq_base=64), 6),
+    (SET, QP, 10, qp_words(rq_base=8, rq_depth=2), 6),
+    (SET, CQ, 1, cq_words(base=32), 6),
+    (SET, CQ, 1, cq_words(base=16, stride=32), 6),
+    (SET, CQ, 1, cq_words(base=1), 6),
+    (SET, QP, 10, qp_words(mtu=0), 7),
+    (SET, QP, 10, qp_words(mtu=6), 7),
+    (SET, QP, 10, qp_words(mtu=7), 7),
+    (SET, QP, 10, qp_words(cqs=(1, 0)), 8),
+    (SET, QP, 10, qp_words(cqs=(0, 1)), 8),
+    (SET, QP, 10, qp_words(cqs=(64, 0)), 8),
+    (SET, QP, 10, qp_words(cqs=(0, 256)), 8),
+    (SET, QP, 10, qp_words(depth=32), 9),
+    (SET, QP, 10, qp_words(depth=1 << 17), 9),
+    (SET, CQ, 1, cq_words(stride=0), 10),
+    (SET, CQ, 1, cq_words(stride=128), 10),
+    (SET, CQ, 1, cq_words(stride=96), 10),
+    (SET, MR, 3, mr_words(1, TOP), 11),
+    (SET, MR, 3, mr_words(TOP - 1, 2), 11),
+    (SET, MR, 3, mr_words(TOP - 1, TOP - 1), 11),
+    (SET, MR, 3, mr_words(0, TOP + 1), 11),
+    (SET, MR, 3, mr_words(TOP - 1, 2 * TOP - 1), 11),
+    (SET, MR, 3, mr_words(0, 8, rights=2), 12),
+    (SET, MR, 3, mr_words(0, 8, rights=8), 12),
     (SET, MR, 3, mr_words(0, 8, rights=14), 12),
-    (SET, QP, 10, qp_words(rd=(17, 0)), 13), (SET, QP, 10, qp_words(rd=(0, 17)), 13), (SET, QP, 10, qp_words(rd=(16, 255)), 13),
-    (SET, CQ, 0, cq_words(), 14), (SET, CQ, 2, cq_words(), 14), (SET, QP, 10, qp_words(cqs=(2, 2)), 14),
-    (SET, QP, 10, qp_words(cqs=(0, 2)), 14), (SET, QP, 10, qp_words(cqs=(2, 0)), 14),
+    (SET, QP, 10, qp_words(rd=(17, 0)), 13),
+    (SET, QP, 10, qp_words(rd=(0, 17)), 13),
+    (SET, QP, 10, qp_words(rd=(16, 255)), 13),
+    (SET, CQ, 0, cq_words(), 14),
+    (SET, CQ, 2, cq_words(), 14),
+    (SET, QP, 10, qp_words(cqs=(2, 2)), 14),
+    (SET, QP, 10, qp_words(cqs=(0, 2)), 14),
+    (SET, QP, 10, qp_words(cqs=(2, 0)), 14),
     *((SET, QP, 10, qp_words(w0=1 << bit), 15) for bit in (10, 15, 59, 63)),
-    *((SET, QP, 10, [*qp_words()[:w], qp_words()[w] | 1 << bit, *qp_words()[w + 1:]], 15) for w, bit in (
-        (1, 24), (1, 31), (2, 48), (2, 63), (3, 24), (3, 56), (7, 48), (7, 63), (9, 24), (9, 31), (9, 56), (9, 63))),
-    (SET, CQ, 1, [0, 16 | 64 << 32 | 1 << 41, 0], 15), (SET, CQ, 1, [0, 16 | 64 << 32 | 1 << 24, 0], 15),
-    (SET, CQ, 1, [0, 16 | 64 << 32, 1 << 32], 15), (SET, MR, 3, [0, 8, 1 << 24 | 1 << 5], 15),
-    (SET, MR, 3, [0, 8, 1 << 24 | 1 << 25], 15), (MODIFY, QP, 8, [1 << 10] + [0] * 7 + [1], 15),
-    (MODIFY, QP, 8, [0] * 8 + [1 | 4], 15), (SET, CQ, 1 | 1 << 24, cq_words(), 15), (RESET, QP, 8 | 1 << 55, None, 15),
+    *(
+        (SET, QP, 10, [*qp_words()[:w], qp_words()[w] | 1 << bit, *qp_words()[w + 1 :]], 15)
+        for w, bit in (
+            (1, 24),
+            (1, 31),
+            (2, 48),
+            (2, 63),
+            (3, 24),
+            (3, 56),
+            (7, 48),
+            (7, 63),
+            (9, 24),
+            (9, 31),
+            (9, 56),
+            (9, 63),
+        )
+    ),
+    (SET, CQ, 1, [0, 16 | 64 << 32 | 1 << 41, 0], 15),
+    (SET, CQ, 1, [0, 16 | 64 << 32 | 1 << 24, 0], 15),
+    (SET, CQ, 1, [0, 16 | 64 << 32, 1 << 32], 15),
+    (SET, MR, 3, [0, 8, 1 << 24 | 1 << 5], 15),
+    (SET, MR, 3, [0, 8, 1 << 24 | 1 << 25], 15),
+    (MODIFY, QP, 8, [1 << 10] + [0] * 7 + [1], 15),
+    (MODIFY, QP, 8, [0] * 8 + [1 | 4], 15),
+    (SET, CQ, 1 | 1 << 24, cq_words(), 15),
+    (RESET, QP, 8 | 1 << 55, None, 15),
     # several at once: the lowest
     (SET, QP, 10, qp_words(depth=3, sq_base=1, mtu=0, cqs=(1, 1), rd=(99, 0), w0=1 << 63), 5),
-    (SET, QP, 10, qp_words(sq_base=1, mtu=0, cqs=(1, 1)), 6), (SET, CQ, 1, cq_words(depth=3, stride=1), 5),
-    (SET, CQ, 0, cq_words(depth=3), 5), (SET, MR, 3, mr_words(5, TOP, rights=2), 11), (9, 9, 0, None, 1),
-    (SET, CQ, 1 | 1 << 24, cq_words(depth=3), 5), (SET, QP, 8 | 1 << 24, qp_words(), 4),
-]  # fmt: skip
+    (SET, QP, 10, qp_words(sq_base=1, mtu=0, cqs=(1, 1)), 6),
+    (SET, CQ, 1, cq_words(depth=3, stride=1), 5),
+    (SET, CQ, 0, cq_words(depth=3), 5),
+    (SET, MR, 3, mr_words(5, TOP, rights=2), 11),
+    (9, 9, 0, None, 1),
+    (SET, CQ, 1 | 1 << 24, cq_words(depth=3), 5),
+    (SET, QP, 8 | 1 << 24, qp_words(), 4),
+]
 
 
 @cocotb.test()
 async def test_refusals(dut):
-    """Each cause of refusal; nothing is broadcast, no state and no query result changes, and a good command follows."""
+    """Each cause of refusal; nothing is broadcast, no state and no query result changes."""
     host, seen = await bench(dut)
     assert await host.command(SET, CQ, 0, cq_words()) == 0
     assert await host.command(SET, CQ, 2, cq_words(ignore=1)) == 0
@@ -213,20 +363,24 @@ async def test_refusals(dut):
     seen.seen.clear()
     for op, obj, number, words, code in REFUSALS:
         got = await host.command(op, obj, number, words)
-        assert got == code, f"op {op} object {obj} number {number:#x} {words and [hex(w) for w in words]}: {got} not {code}"
+        assert got == code, (
+            f"op {op} object {obj} number {number:#x} {words and [hex(w) for w in words]}: {got} not {code}"
+        )
         assert (await host.read(RTS), await host.read(ERR)) == state
     assert not seen.seen
     assert await all_queries() == before
     assert await host.counters() == {}
     # the limits themselves are good
     good = [
-        (SET, CQ, 3, cq_words(depth=1 << 22)), (SET, CQ, 4, cq_words(depth=2, stride=32, base=32)),
+        (SET, CQ, 3, cq_words(depth=1 << 22)),
+        (SET, CQ, 4, cq_words(depth=2, stride=32, base=32)),
         (SET, QP, 11, qp_words(depth=1 << 17, cqs=(3, 4), rq_depth=1 << 16)),
         (SET, QP, 12, qp_words(version=1, depth=8192, cqs=(3, 4), rq_depth=8192, rq_base=16)),
         (SET, QP, 13, qp_words(mtu=1, depth=2, cqs=(4, 4), rd=(0, 0), rq_base=1)),  # rq_base of no RQ
-        (SET, MR, 4, mr_words(TOP - 8, 8, rights=0)), (SET, MR, 5, mr_words(0, TOP, rights=1)),
+        (SET, MR, 4, mr_words(TOP - 8, 8, rights=0)),
+        (SET, MR, 5, mr_words(0, TOP, rights=1)),
         (SET, MR, 6, [1, 0, 1 | 3 << 60]),  # not valid: nothing else counts
-    ]  # fmt: skip
+    ]
     for op, obj, number, words in good:
         assert await host.command(op, obj, number, words) == 0, (obj, number)
 
@@ -240,17 +394,42 @@ async def test_modify(dut):
     assert await host.command(SET, QP, 5, words) == 0
     fields = seen.seen[-1][2]
     seen.seen.clear()
-    w0 = (5 << 4 | 1 << 7 | 1 << 9 | 0x77 << 16 | 0x3C << 24 | 3 << 48 | 6 << 51 | 21 << 54)
+    w0 = 5 << 4 | 1 << 7 | 1 << 9 | 0x77 << 16 | 0x3C << 24 | 3 << 48 | 6 << 51 | 21 << 54
     other = 1 | 5 << 1 | 0xBEEF << 32  # version, MTU, port: as programmed, whatever is staged
     for target in (1, 2, 2):
-        assert await host.command(MODIFY, QP, 5, [w0 | other, *[random.getrandbits(64) for _ in range(7)], target]) == 0
+        assert (
+            await host.command(
+                MODIFY, QP, 5, [w0 | other, *[random.getrandbits(64) for _ in range(7)], target]
+            )
+            == 0
+        )
         kind, qpi, got = seen.take()
         assert (kind, qpi) == ("qp_modify", 3)
-        assert got == fields | {"sl": 5, "rem_write": 1, "rem_read": 0, "rem_atomic": 1, "tc": 0x77, "ttl": 0x3C,
-                                "retry_cnt": 3, "rnr_retry": 6, "timer": 21}  # fmt: skip
+        assert got == fields | {
+            "sl": 5,
+            "rem_write": 1,
+            "rem_read": 0,
+            "rem_atomic": 1,
+            "tc": 0x77,
+            "ttl": 0x3C,
+            "retry_cnt": 3,
+            "rnr_retry": 6,
+            "timer": 21,
+        }
         assert (await host.read(RTS), await host.read(ERR)) == ((8, 0) if target == 1 else (0, 8))
         assert await host.command(QUERY, QP, 5) == 0
-        assert await host.staged() == [words[0] | w0, *words[1:8], target, words[9], 16380 << 32 | 16380, 0, 0, 0, 0, 0]
+        assert await host.staged() == [
+            words[0] | w0,
+            *words[1:8],
+            target,
+            words[9],
+            16380 << 32 | 16380,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]
     assert await host.command(MODIFY, QP, 5, [w0] + [0] * 7 + [1]) == 4  # ERR -> RTS
     assert (await host.read(RTS), await host.read(ERR)) == (0, 8)
 
@@ -326,10 +505,10 @@ async def test_errors_of_the_blocks(dut):
     for _ in range(60):
         comp, resp = random.randrange(64), random.randrange(64)
         dut.err_comp_valid_i.value, dut.err_comp_qpi_i.value = 1, comp
-        dut.err_resp_valid_i.value, dut.err_resp_qpi_i.value = random.getrandbits(1), resp
-        hit = 1 << comp | (int(dut.err_resp_valid_i.value) and 0)
+        both = random.getrandbits(1)
+        dut.err_resp_valid_i.value, dut.err_resp_qpi_i.value = both, resp
+        hit = 1 << comp | both << resp
         await FallingEdge(dut.clk_i)
-        hit |= 1 << resp if dut.err_resp_valid_i.value else 0
         dut.err_comp_valid_i.value = dut.err_resp_valid_i.value = 0
         err |= rts & hit
         rts &= ~hit
@@ -350,7 +529,11 @@ async def test_mr_waits_for_accesses(dut):
         await host.write(CMD, 200 << 8 | MR << 4 | SET)
         await cycles(dut, 60)
         assert seen.take()[:2] == ("mr_set", 200)
-        assert await host.read(STATUS) == 1 and dut.mr_drain_valid_o.value and int(dut.mr_drain_mrn_o.value) == 200
+        assert (
+            await host.read(STATUS) == 1
+            and dut.mr_drain_valid_o.value
+            and int(dut.mr_drain_mrn_o.value) == 200
+        )
         await host.stage([1, 2, 3])  # the window is free meanwhile
         assert (await host.staged())[:3] == [1, 2, 3]
         dut.mr_drain_busy_i.value = 0
@@ -409,18 +592,31 @@ async def test_random_against_the_model(dut):
             number = pick(0, 1, 63, 64, 65, 66, 255, 256, random.getrandbits(24))
         if obj == QP:
             words = qp_words(
-                pick(1, 2), pick(1, 2, 3, 4, 5, 5, 0, 6), 1 << pick(1, 2, 4, 4, 4, 13, 14, 17, 18, 0),
-                (pick(0, 0, 1, 2, 3, 70), pick(0, 1, 2, 3)), random.getrandbits(64), pick(0, 128, 4096, 64),
-                pick(0, 16, 8), pick(0, 0, 2, 4, 3, 1 << 13, 1 << 14, 1 << 16, 1 << 17),
-                random.getrandbits(64) & 0x07FF_FFFF_FFFF_03F0, (pick(0, 16, 17), pick(0, 16, 16, 200)),
-            )  # fmt: skip
+                pick(1, 2),
+                pick(1, 2, 3, 4, 5, 5, 0, 6),
+                1 << pick(1, 2, 4, 4, 4, 13, 14, 17, 18, 0),
+                (pick(0, 0, 1, 2, 3, 70), pick(0, 1, 2, 3)),
+                random.getrandbits(64),
+                pick(0, 128, 4096, 64),
+                pick(0, 16, 8),
+                pick(0, 0, 2, 4, 3, 1 << 13, 1 << 14, 1 << 16, 1 << 17),
+                random.getrandbits(64) & 0x07FF_FFFF_FFFF_03F0,
+                (pick(0, 16, 17), pick(0, 16, 16, 200)),
+            )
             words = words[:8] + [pick(1, 2, 2, 0, 3)] + words[9:]
         elif obj == CQ:
-            words = cq_words(32 * random.getrandbits(8), 1 << pick(1, 4, 13, 17, 22, 23, 0), pick(32, 64, 64, 16), pick(0, 0, 1),
-                             random.getrandbits(32))  # fmt: skip
+            words = cq_words(
+                32 * random.getrandbits(8),
+                1 << pick(1, 4, 13, 17, 22, 23, 0),
+                pick(32, 64, 64, 16),
+                pick(0, 0, 1),
+                random.getrandbits(32),
+            )
         else:
             base = pick(0, 1, TOP - 1, random.getrandbits(64))
-            words = mr_words(base, pick(0, TOP - base, TOP - base + 1, 17, TOP), random.getrandbits(4), valid=pick(0, 1, 1))
+            words = mr_words(
+                base, pick(0, TOP - base, TOP - base + 1, 17, TOP), random.getrandbits(4), valid=pick(0, 1, 1)
+            )
         words = flip(words)
         cmd = number << 8 | obj << 4 | op | (1 << random.randrange(32, 64) if random.random() < 0.02 else 0)
         await host.stage(words)

@@ -3,7 +3,8 @@
 Sweep: every counter, up to and beyond its greatest value.
 Stimulus: random event bits in every cycle.
 Checks: each counter equals min(events, 15); a read returns the value of the cycle of its request.
-Timing: read data one cycle after the request. Not proved here: the width of 32 (a parameter) and the address map (test_csr.py).
+Timing: read data one cycle after the request. Not proved here: the width of 32 (a parameter) and the
+address map (test_csr.py).
 """
 
 import random

@@ -1,9 +1,12 @@
 """Doorbell judge (rtl/doorbell/db_decode.sv) alone, against rules written here from nic.md section 3.
 
-Sweep: V1 and V2; depths 2 to the greatest; start indices on both sides of the index wrap (2^14, 2^18); forward, equal,
-stale and overrun distances with their borders; retire in every cycle around the judgement; all causes of refusal.
-Stimulus: one doorbell after the other at the block's port, retire pulses and CQ answers as completion gives them.
-Checks: accepted index, counter, error and asynchronous event of every doorbell, and that nothing else happens.
+Sweep: V1 and V2; depths 2 to the greatest; start indices on both sides of the index wrap (2^14, 2^18);
+forward, equal, stale and overrun distances with their borders; retire in every cycle around the judgement;
+all causes of refusal.
+Stimulus: one doorbell after the other at the block's port, retire pulses and CQ answers as completion gives
+them.
+Checks: accepted index, counter, error and asynchronous event of every doorbell, and that nothing else
+happens.
 Timing: done no later than the cycle after the request (SQ, RQ); for a CQ in the cycle of its answer.
 Not proved here: that the bus answer waits for done (test_csr.py), what fetch does with an accepted index.
 """
@@ -63,11 +66,29 @@ class Driver:
     async def start(self) -> None:
         dut = self.dut
         for name in (
-            "set_valid_i", "set_qpi_i", "set_version2_i", "set_log_i", "set_start_i", "set_send_cq_i", "set_recv_cq_i",
-            "qp_rts_i", "qp_err_i", "req_valid_i", "req_page_i", "req_reg_i", "req_partial_i", "req_data_i",
-            "retire_valid_i", "retire_qpi_i", "retire_idx_i", "cq_ready_i", "cq_rsp_valid_i", "cq_rsp_i",
-            "qry_valid_i", "qry_qpi_i",
-        ):  # fmt: skip
+            "set_valid_i",
+            "set_qpi_i",
+            "set_version2_i",
+            "set_log_i",
+            "set_start_i",
+            "set_send_cq_i",
+            "set_recv_cq_i",
+            "qp_rts_i",
+            "qp_err_i",
+            "req_valid_i",
+            "req_page_i",
+            "req_reg_i",
+            "req_partial_i",
+            "req_data_i",
+            "retire_valid_i",
+            "retire_qpi_i",
+            "retire_idx_i",
+            "cq_ready_i",
+            "cq_rsp_valid_i",
+            "cq_rsp_i",
+            "qry_valid_i",
+            "qry_qpi_i",
+        ):
             getattr(dut, name).value = 0
         dut.rst_ni.value = 0
         await Timer(10, "ns")
@@ -75,7 +96,9 @@ class Driver:
         dut.rst_ni.value = 1
         await FallingEdge(dut.clk_i)
 
-    async def set_qp(self, qpi: int, version: int, log: int, start: int, cqs: tuple[int, int] = (0, 0)) -> None:
+    async def set_qp(
+        self, qpi: int, version: int, log: int, start: int, cqs: tuple[int, int] = (0, 0)
+    ) -> None:
         """Program a QP and put it into RTS."""
         dut = self.dut
         dut.set_valid_i.value = 1
@@ -101,9 +124,14 @@ class Driver:
         self._retire(None)
 
     async def ring(
-        self, page: int, reg: int, data: int, partial: bool = False, retires: dict[int, tuple[int, int]] | None = None
+        self,
+        page: int,
+        reg: int,
+        data: int,
+        partial: bool = False,
+        retires: dict[int, tuple[int, int]] | None = None,
     ) -> Effect:
-        """Ring a doorbell and collect everything it does; retires: cycle (0 = that of the request) -> (qpi, index)."""
+        """Ring a doorbell, collect what it does; retires: cycle (0: of the request) -> (qpi, index)."""
         dut = self.dut
         effect = Effect()
         dut.req_valid_i.value = 1
@@ -147,7 +175,7 @@ class Ring:
         self.produced = self.retired = start + self.size  # far from 0, so that stale targets are positive
 
     def expect(self, target: int) -> Effect:
-        """Effect of a doorbell that means the absolute index target, which lies within half the width of produced."""
+        """Effect of a doorbell that means the absolute index target, within half the width of produced."""
         ahead = target - self.produced
         assert -self.size // 2 < ahead <= self.size // 2
         if ahead < 0:
@@ -161,7 +189,10 @@ class Ring:
 
 
 def check(got: Effect, want: Effect, what: str) -> None:
-    assert (got.index, got.counts, got.overrun) == (want.index, want.counts, want.overrun), f"{what}: {got} not {want}"
+    """Same effect, judged in time."""
+    assert (got.index, got.counts, got.overrun) == (want.index, want.counts, want.overrun), (
+        f"{what}: {got} not {want}"
+    )
     assert got.cycles <= 1, f"{what}: judged after {got.cycles} cycles"
 
 
@@ -181,20 +212,52 @@ async def test_index_at_wrap(dut, version, depth_log):
         ring = Ring(version, log, start % size)
         for _ in range(24):
             room = depth - (ring.produced - ring.retired)
-            ahead = {0, 1, -1, 2, -2, room, room + 1, room - 1, half, half - 1, 1 - half, 2 - half, depth, -depth, 7 - depth}
+            ahead = {
+                0,
+                1,
+                -1,
+                2,
+                -2,
+                room,
+                room + 1,
+                room - 1,
+                half,
+                half - 1,
+                1 - half,
+                2 - half,
+                depth,
+                -depth,
+                7 - depth,
+            }
             # refused ones first: they must leave the index where it is
-            for d in sorted((d for d in ahead if -half < d <= half), key=lambda d: (1 <= d <= room, random.random())):
+            for d in sorted(
+                (d for d in ahead if -half < d <= half), key=lambda d: (1 <= d <= room, random.random())
+            ):
                 target = ring.produced + d
                 before = ring.produced
                 want = ring.expect(target) if -half < d <= half else None
                 got = await driver.ring(qpi + 2, SQ, sq_data(version, qpi + 2, target % size))
-                check(got, want, f"start {start} depth {depth} at {before % size}+{d}, retired {ring.retired % size}")
-                kind = "forward" if want.index is not None else "overrun" if want.overrun else "stale" if want.counts else "equal"
+                check(
+                    got,
+                    want,
+                    f"start {start} depth {depth} at {before % size}+{d}, retired {ring.retired % size}",
+                )
+                kind = (
+                    "forward"
+                    if want.index is not None
+                    else "overrun"
+                    if want.overrun
+                    else "stale"
+                    if want.counts
+                    else "equal"
+                )
                 seen[kind] += 1
                 if want.index is not None:
                     wraps += before // size != ring.produced // size
                     break
-            step = random.choice([0, 1, ring.produced - ring.retired, random.randint(0, ring.produced - ring.retired)])
+            step = random.choice(
+                [0, 1, ring.produced - ring.retired, random.randint(0, ring.produced - ring.retired)]
+            )
             step = min(step, ring.produced - ring.retired)
             if step:
                 ring.retired += step
@@ -205,7 +268,7 @@ async def test_index_at_wrap(dut, version, depth_log):
 @cocotb.test()
 @cocotb.parametrize(version=[1, 2])
 async def test_half_of_the_width(dut, version):
-    """d exactly half of the width: accepted where it fits (depth = half, ring empty), else overrun; half + 1 is stale."""
+    """d exactly half the width: accepted into an empty ring of that depth, else overrun; half + 1: stale."""
     driver = Driver(dut)
     await driver.start()
     size = 1 << INDEX_BITS[version]
@@ -236,10 +299,20 @@ async def test_retire_in_the_cycle_of_judgement(dut, version):
     await driver.start()
     size = 1 << INDEX_BITS[version]
     for start in (size - 4, 100):
-        for cycle, other, fits in ((0, False, True), (1, False, True), (2, False, False), (0, True, False), (1, True, False)):
+        for cycle, other, fits in (
+            (0, False, True),
+            (1, False, True),
+            (2, False, False),
+            (0, True, False),
+            (1, True, False),
+        ):
             await driver.set_qp(9, version, 2, start)
             await driver.set_qp(10, version, 2, start)
-            check(await driver.ring(11, SQ, sq_data(version, 11, start + 4)), Effect(index=(start + 4) % size), "fill")
+            check(
+                await driver.ring(11, SQ, sq_data(version, 11, start + 4)),
+                Effect(index=(start + 4) % size),
+                "fill",
+            )
             retires = {cycle: (10 if other else 9, (start + 1) % size)}
             got = await driver.ring(11, SQ, sq_data(version, 11, start + 5), retires=retires)
             want = Effect(index=(start + 5) % size) if fits else Effect(counts=(OVERRUN,), overrun=True)
@@ -331,7 +404,11 @@ async def test_state_err_and_programming_again(dut, version):
     check(await driver.ring(2, SQ, sq_data(version, 2, 2)), Effect(index=2), "RTS")
     dut.qp_rts_i.value, dut.qp_err_i.value = 0, 1
     check(await driver.ring(2, SQ, sq_data(version, 2, 4)), Effect(index=4), "ERR")
-    check(await driver.ring(2, SQ, sq_data(version, 2, 7)), Effect(counts=(OVERRUN,), overrun=True), "overrun in ERR")
+    check(
+        await driver.ring(2, SQ, sq_data(version, 2, 7)),
+        Effect(counts=(OVERRUN,), overrun=True),
+        "overrun in ERR",
+    )
     await driver.retire(0, 3)
     check(await driver.ring(2, SQ, sq_data(version, 2, 7)), Effect(index=7), "ERR after a flush")
     dut.qp_err_i.value = 0
@@ -339,13 +416,17 @@ async def test_state_err_and_programming_again(dut, version):
     await driver.set_qp(0, version, 1, 500)
     check(await driver.ring(2, SQ, sq_data(version, 2, 499)), Effect(counts=(STALE,)), "before the new start")
     check(await driver.ring(2, SQ, sq_data(version, 2, 502)), Effect(index=502), "new ring full")
-    check(await driver.ring(2, SQ, sq_data(version, 2, 503)), Effect(counts=(OVERRUN,), overrun=True), "new depth")
+    check(
+        await driver.ring(2, SQ, sq_data(version, 2, 503)),
+        Effect(counts=(OVERRUN,), overrun=True),
+        "new depth",
+    )
 
 
 @cocotb.test()
 @cocotb.parametrize(ready_after=[0, 1, 3], rsp_after=[0, 1, 4])
 async def test_cq_doorbell(dut, ready_after, rsp_after):
-    """CQ doorbells reach completion once, unchanged while they wait; done comes with the answer; two counters."""
+    """CQ doorbells reach completion once, unchanged while they wait; done comes with the answer."""
     driver = Driver(dut)
     await driver.start()
     await driver.set_qp(1, 2, 4, 0, (11, 63))
