@@ -23,6 +23,10 @@ setup: $(STAMP) ## system packages and .venv from requirements.lock; nothing to 
 $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh
 
+.PHONY: sim
+sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1
+	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(or $(PES),4) $(if $(filter 1,$(WAVES)),--waves)
+
 .PHONY: test
 test: $(STAMP) ## the tests, at most 10 minutes: JOBS at a time; TEST=expression selects, SEED=n
 	@mkdir -p build/test

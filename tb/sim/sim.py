@@ -1,0 +1,190 @@
+"""``make sim`` and ``camhil run --on rtl``: build the model, run one device program on the RTL NICs, show what was checked."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pymodel.host.table import FabricConfig
+from pymodel.run import ProgramError, RunConfig, load_program
+from tb.sim import build, run
+
+ROOT = build.ROOT
+PROGRAMS = ROOT / "programs"
+DEFAULT_PROGRAM = "mixed_write"
+#: seconds between two lines of progress where the output is no terminal
+_LINE_EVERY = 5.0
+
+
+@dataclass(frozen=True)
+class SimConfig:
+    """A run on the RTL in plain values: the program's configuration, testbench knobs, and when it counts as hung."""
+
+    run: RunConfig
+    knobs: Mapping[str, int] = field(default_factory=dict)
+    hang_after: int = 200_000
+
+    def fabric(self) -> FabricConfig:
+        """The program's own ``fabric(n_pes, seed)`` where it defines one, else that of the run's options."""
+        own = _fabric_hook(self.run.program)
+        if own is None:
+            return self.run.fabric_config()
+        config: FabricConfig = own(self.run.pes, self.run.seed)
+        return config
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps({"run": asdict(self.run), "knobs": dict(self.knobs), "hang_after": self.hang_after})
+
+    @classmethod
+    def from_json(cls, text: str) -> SimConfig:
+        """The inverse of :meth:`to_json`."""
+        raw = json.loads(text)
+        return cls(RunConfig(**raw["run"]), raw["knobs"], raw["hang_after"])
+
+
+def _fabric_hook(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("camhil_fabric_hook", path)
+    if spec is None or spec.loader is None:
+        raise ProgramError(f"program {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, "fabric", None)
+
+
+class _Progress(threading.Thread):
+    """Shows what the simulator writes into its progress file: on one line of a terminal, else a line every few seconds."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self._path, self._stop, self._shown = path, threading.Event(), ""
+        path.unlink(missing_ok=True)
+
+    def run(self) -> None:
+        tty = sys.stderr.isatty()
+        last = time.monotonic()
+        while not self._stop.wait(0.3):
+            try:
+                text = self._path.read_text()
+            except OSError:
+                continue
+            if text == self._shown or (not tty and time.monotonic() - last < _LINE_EVERY):
+                continue
+            self._shown, last = text, time.monotonic()
+            print(f"\r\x1b[K{text}" if tty else text, end="" if tty else "\n", file=sys.stderr, flush=True)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.join()
+        if self._shown and sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def simulate(config: SimConfig, out: Path, *, waves: bool = False, timeout: float = 3600.0) -> tuple[int, dict[str, Any], str]:
+    """Build what is needed and run; gives (exit code, summary, reason of the failure or '').
+
+    ``out`` takes sim.log, results.xml, summary.json and, with ``waves``, waves.fst. Raises BuildError.
+    """
+    pes = config.run.pes
+    bench = build.nic_bench(pes)
+    exe = build.build(bench, "debug" if waves else "fast")
+    out.mkdir(parents=True, exist_ok=True)
+    summary_file = out / "summary.json"
+    summary_file.unlink(missing_ok=True)
+    progress = _Progress(out / "progress")
+    progress.start()
+    try:
+        outcome = run.run(
+            exe, "tb.sim.program_run", bench.top, out=out, seed=config.run.seed, pes=pes, timeout=timeout,
+            waves=out / f"waves{build.wave_suffix()}" if waves else None,
+            extra_env={"CAMHIL_RUN": config.to_json(), "CAMHIL_PROGRESS": str(out / "progress")},
+        )  # fmt: skip
+    finally:
+        progress.stop()
+    summary = json.loads(summary_file.read_text()) if summary_file.is_file() else {}
+    if outcome.error is not None:
+        return 1, summary, outcome.error
+    if not summary or summary["mismatches"]:
+        return 1, summary, "the run left no clean summary"
+    return 0, summary, ""
+
+
+def run_rtl(config: RunConfig) -> int:
+    """What ``camhil run --on rtl`` does; gives the exit code."""
+    out = build.BUILD / "run" / Path(config.program).stem
+    try:
+        code, summary, reason = simulate(SimConfig(config), out)
+    except build.BuildError as error:
+        print(f"camhil: {error}", file=sys.stderr)
+        return 1
+    name = f"{config.pes} PEs on the RTL, seed {config.seed}"
+    if code:
+        print(f"camhil: {name}: FAILED\n{reason}\nlog: {out / 'sim.log'}", file=sys.stderr)
+        return code
+    print(
+        f"{name}: {summary['wqes']} WQEs, {summary['packets']} packets, {summary['bytes']} bytes,"
+        f" {summary['cycles']} cycles: good"
+    )
+    return 0
+
+
+def _table(summary: Mapping[str, Any]) -> str:
+    rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value}") for key, value in summary.items()]
+    width = max(len(key) for key, _ in rows)
+    return "\n".join(f"  {key:<{width}}  {value:>14}" for key, value in rows)
+
+
+def _program_path(name: str) -> str:
+    path = Path(name) if name.endswith(".py") else PROGRAMS / f"{name}.py"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in PROGRAMS.glob("*.py")))
+        raise ProgramError(f"no program '{name}': one of {known}, or a .py file")
+    return str(path.resolve())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command behind ``make sim``."""
+    parser = argparse.ArgumentParser(prog="make sim", description="Run a device program on the RTL NICs, everything checked.")
+    parser.add_argument("--test", default=DEFAULT_PROGRAM, help="a program of programs/ or a .py file")
+    parser.add_argument("--pes", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--waves", action="store_true")
+    args = parser.parse_args(argv)
+    out = build.BUILD / "sim"
+    try:
+        program = _program_path(args.test or DEFAULT_PROGRAM)
+        load_program(program)
+        config = SimConfig(RunConfig(program, pes=args.pes, on="rtl", seed=args.seed))
+        config.fabric()
+        build.nic_bench(args.pes)
+    except (ValueError, ProgramError, build.BuildError) as error:
+        print(f"make sim: {error}", file=sys.stderr)
+        return 2
+    print(f"{Path(program).stem} on {args.pes} NICs, seed {args.seed}")
+    try:
+        code, summary, reason = simulate(config, out, waves=args.waves)
+    except build.BuildError as error:
+        print(f"make sim: {error}", file=sys.stderr)
+        return 1
+    if summary:
+        print(_table(summary))
+    if args.waves:
+        print(f"waves: {out / f'waves{build.wave_suffix()}'}")
+    if code:
+        again = f"make sim TEST={args.test} PES={args.pes} SEED={args.seed}"
+        print(f"FAILED: {reason}\nlog: {out / 'sim.log'}\nagain: {again}   (WAVES=1 for waveforms)", file=sys.stderr)
+    else:
+        print("good: every packet, byte and CQE as the golden model says")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
