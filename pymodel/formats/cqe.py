@@ -47,7 +47,7 @@ CQE_FIELDS: Final[np.dtype[np.void]] = np.dtype(
 _WIDTHS: Final = {
     "ts": 48, "qp_id": 15, "rsv0": 1, "se": 1, "has_pph": 1, "type": 1, "with_imm": 1, "csum_err": 4,
     "rsv3": 31, "owner": 1,
-}
+}  # fmt: skip
 _WIDTHS_V: Final = {1: {"wqe_id": 16, "rsv1": 0, "rsv2": 24}, 2: {"wqe_id": 20, "rsv1": 16, "rsv2": 4}}
 
 

@@ -434,7 +434,7 @@ def _optional(op: U8) -> list[tuple[Bools, str, int, int]]:
 
 def _ip_sum(rows: U8) -> U32:
     """Ones' complement sum, folded to 16 bits, of the ten words of the IPv4 header in each row."""
-    words = rows[:, : MAX_HEADER_BYTES].view(">u2")[:, ETH_BYTES // 2 : (ETH_BYTES + IP_BYTES) // 2]
+    words = rows[:, :MAX_HEADER_BYTES].view(">u2")[:, ETH_BYTES // 2 : (ETH_BYTES + IP_BYTES) // 2]
     total: U32 = words.sum(axis=1, dtype=np.uint32)
     total = (total & 0xFFFF) + (total >> 16)
     return (total & 0xFFFF) + (total >> 16)

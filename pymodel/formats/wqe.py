@@ -43,22 +43,20 @@ class WqeOp(IntEnum):
     MFA32 = 34
 
 
-ATOMIC_OPS: Final = frozenset(
-    (WqeOp.CAS64, WqeOp.FA64, WqeOp.MCAS64, WqeOp.MFA64, WqeOp.MCAS32, WqeOp.MFA32)
-)
+ATOMIC_OPS: Final = frozenset((WqeOp.CAS64, WqeOp.FA64, WqeOp.MCAS64, WqeOp.MFA64, WqeOp.MCAS32, WqeOp.MFA32))
 #: ds_data_num, the number of segments after the control segment, by opcode (device.md 1.2, 1.5; nic.md 5)
 DS_NUM: Final = {
     WqeOp.SEND: 1, WqeOp.WRITE: 2, WqeOp.READ: 2, WqeOp.CAS64: 3, WqeOp.FA64: 3,
     WqeOp.MCAS64: 4, WqeOp.MFA64: 3, WqeOp.MCAS32: 3, WqeOp.MFA32: 3,
-}
+}  # fmt: skip
 #: msg_len of atomics by opcode (device.md 1.5)
 ATOMIC_MSG_LEN: Final = {
     WqeOp.CAS64: 16, WqeOp.FA64: 16, WqeOp.MCAS64: 32, WqeOp.MFA64: 16, WqeOp.MCAS32: 16, WqeOp.MFA32: 8,
-}
+}  # fmt: skip
 #: bytes of memory that an atomic works on, by opcode (device.md 1.5)
 ATOMIC_SIZE: Final = {
     WqeOp.CAS64: 8, WqeOp.FA64: 8, WqeOp.MCAS64: 8, WqeOp.MFA64: 8, WqeOp.MCAS32: 4, WqeOp.MFA32: 4,
-}
+}  # fmt: skip
 
 #: one decoded WQE. `r_*`: remote segment, `l_*`: local segment; the last four are the operands of atomics:
 #: swap_add = swap or add, compare = compare or field boundary. 4-byte operands are zero-extended.
@@ -75,7 +73,7 @@ WQE_FIELDS: Final[np.dtype[np.void]] = np.dtype(
 
 _WIDTHS: Final = {
     "with_imm": 1, "csum_en": 2, "ds_data_num": 5, "se": 1, "ce": 1, "in_line": 1, "fence_mode": 2, "mask": 2,
-}
+}  # fmt: skip
 #: per version: fields whose width differs. V1 has no rsv1 (wqe_id stands there), V2 a wider wqe_id
 _WIDTHS_V: Final = {1: {"wqe_id": 16, "rsv1": 0, "rsv": 25}, 2: {"wqe_id": 20, "rsv1": 16, "rsv": 5}}
 

@@ -179,10 +179,12 @@ def mr_check(
     tag = np.where(np.asarray(remote, np.bool_), row["rtag"], row["ltag"])
     key_ok = inside & row["valid"] & (tag == k & np.uint64(0xFF))
     right_ok = (row["rights"] >> np.asarray(right, np.uint8)) & 1 != 0
-    offset = address - row["base"]  # modulo 2^64; only used where va >= base
     fits = np.where(row["whole"], True, size <= row["length"])
-    # offset <= limit - size, with limit = length (or 2^64, whose difference to size is ~size + 1)
-    last = np.where(row["whole"], ~size + np.uint64(1), row["length"] - size)
+    # offset <= limit - size, with limit = length or 2^64, whose difference to a size above 0 is ~size + 1.
+    # What wraps is not used: an offset where va < base, a difference where size does not fit or is 0.
+    with np.errstate(over="ignore"):
+        offset = address - row["base"]
+        last = np.where(row["whole"], ~size + np.uint64(1), row["length"] - size)
     range_ok = (address >= row["base"]) & fits & (offset <= last)
     return np.select(
         [size == 0, ~key_ok, ~right_ok, ~range_ok],
@@ -251,8 +253,13 @@ def wqe_check(
     )
     checks = [
         np.broadcast_to(np.asarray(bus_error, np.bool_), op.shape),
-        wrong_id | unknown | wrong_imm | ((wqe["in_line"] != 0) != atomic) | (wqe["ds_data_num"] !=
-        _DS_NUM[op]), msg_len > MAX_MESSAGE, bad_len,
+        wrong_id
+        | unknown
+        | wrong_imm
+        | ((wqe["in_line"] != 0) != atomic)
+        | (wqe["ds_data_num"] != _DS_NUM[op]),
+        msg_len > MAX_MESSAGE,
+        bad_len,
     ]
     codes = [CqeError.SND_WQE_DMA, CqeError.SND_WQE_FORMAT, CqeError.SND_WQE_LEN, CqeError.SND_WQE_LEN]
     if mrs is not None:
@@ -616,4 +623,3 @@ def nak_error(syndrome: IntLike, msg_opcode: IntLike, raddr: IntLike) -> U8:
         [CqeError.ATOMIC_VA_REQ, CqeError.NAK_INV_REQ, CqeError.NAK_MR, CqeError.NAK_REMOTE_OPER_ERR],
         CqeError.OK,
     ).astype(np.uint8)  # fmt: skip
-

@@ -1,8 +1,8 @@
 """CQE codec, V1 and V2, both strides.
 
-Sweep: every field over its whole width, both versions; stimulus: hypothesis and the worked vectors. Checks: bytes
-equal those of an encoder written here from the byte table of device.md 2.1, decoding gives back the fields, the
-owner bit is byte 31 bit 7 in both versions. Timing: none. Does not prove when a CQE is written.
+Sweep: every field over its whole width, both versions; stimulus: hypothesis and the worked vectors. Checks:
+bytes equal those of an encoder written here from the byte table of device.md 2.1, decoding gives back the
+fields, the owner bit is byte 31 bit 7 in both versions. Timing: none. Does not prove when a CQE is written.
 """
 
 from typing import Any
@@ -21,7 +21,8 @@ SETTINGS = settings(deadline=None, database=None, derandomize=True, max_examples
 COMMON = {
     "error_code": (0, 0, 8), "qp_id": (0, 8, 15), "rsv0": (0, 23, 1), "se": (0, 24, 1), "has_pph": (0, 25, 1),
     "type": (0, 26, 1), "with_imm": (0, 27, 1), "csum_err": (0, 28, 4), "imm_data": (4, 0, 32),
-    "msg_len": (8, 0, 32), "vni": (12, 0, 32), "ts": (16, 0, 48), "msg_opcode": (24, 0, 8), "rsv3": (28, 0, 31),
+    "msg_len": (8, 0, 32), "vni": (12, 0, 32), "ts": (16, 0, 48), "msg_opcode": (24, 0, 8),
+    "rsv3": (28, 0, 31),
 }  # fmt: skip
 LAYOUT = {
     1: {**COMMON, "wqe_id": (22, 0, 16), "rsv2": (25, 0, 24), "owner": (30, 15, 1)},
@@ -30,6 +31,7 @@ LAYOUT = {
 
 
 def reference(f: dict[str, int], version: int) -> bytes:
+    """Scalar encoder from the table above."""
     word = 0
     for name, (byte, low, width) in LAYOUT[version].items():
         assert f[name] < 1 << width
@@ -39,13 +41,16 @@ def reference(f: dict[str, int], version: int) -> bytes:
 
 @st.composite
 def one_cqe(draw: Any, version: int) -> dict[str, int]:
-    f = {name: 0 for name in CQE_FIELDS.names or ()}
+    """Arbitrary fields of one CQE."""
+    f = dict.fromkeys(CQE_FIELDS.names or (), 0)
     return f | {name: draw(st.integers(0, (1 << w) - 1)) for name, (_, _, w) in LAYOUT[version].items()}
 
 
 @pytest.mark.parametrize("stride", [32, 64])
 @pytest.mark.parametrize("version", [1, 2])
 def test_both_directions_equal_the_byte_table(version: int, stride: int) -> None:
+    """Encoding equals the table, decoding gives back the fields, slots are padded with zeros."""
+
     @SETTINGS
     @given(st.lists(one_cqe(version), min_size=1, max_size=6))
     def check(many: list[dict[str, int]]) -> None:
@@ -75,26 +80,37 @@ VECTORS = {
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_worked_vectors(name: str) -> None:
+    """Both ways."""
     version, fields, text = VECTORS[name]
     raw = bytes.fromhex(text)
     assert cqe.pack(fields, version)[0].tobytes().hex() == raw.hex()
     back = cqe.unpack(np.frombuffer(raw, np.uint8), version)[0]
-    assert {k: int(back[k]) for k in CQE_FIELDS.names or ()} == {n: 0 for n in CQE_FIELDS.names or ()} | fields
+    assert {k: int(back[k]) for k in CQE_FIELDS.names or ()} == dict.fromkeys(
+        CQE_FIELDS.names or (), 0
+    ) | fields
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_owner_is_the_last_bit(version: int) -> None:
+    """device.md 2.1: byte 31 bit 7 in both versions."""
     raw = cqe.pack({"owner": [0, 1]}, version)
     assert raw[0].tobytes() == bytes(32) and raw[1].tobytes() == bytes(31) + b"\x80"
 
 
 def test_a_ring_of_ones_reads_as_owner_one() -> None:
+    """device.md 2.3: what software fills a ring with."""
     ring = np.full(4 * 64, 0xFF, np.uint8)
     assert cqe.unpack(cqe.ring_view(ring, 64), 2)["owner"].tolist() == [1] * 4
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    for version, fields in ((2, {"qp_id": 1 << 15}), (2, {"ts": 1 << 48}), (1, {"wqe_id": 1 << 16}), (1, {"rsv1": 1})):
+    """No silent truncation."""
+    for version, fields in (
+        (2, {"qp_id": 1 << 15}),
+        (2, {"ts": 1 << 48}),
+        (1, {"wqe_id": 1 << 16}),
+        (1, {"rsv1": 1}),
+    ):
         with pytest.raises(ValueError, match="fit"):
             cqe.pack(fields, version)
     with pytest.raises(ValueError, match="stride"):

@@ -1,8 +1,8 @@
 """Doorbell codecs.
 
-Sweep: indices and numbers over and beyond their widths, both versions; stimulus: hypothesis and the examples of
-device.md 3.1. Checks: values equal shifts written here, decoding gives back what was encoded modulo its width.
-Timing: none. Does not prove what a doorbell does (test_rules).
+Sweep: indices and numbers over and beyond their widths, both versions; stimulus: hypothesis and the examples
+of device.md 3.1. Checks: values equal shifts written here, decoding gives back what was encoded modulo its
+width. Timing: none. Does not prove what a doorbell does (test_rules).
 """
 
 import numpy as np
@@ -29,15 +29,21 @@ def test_examples() -> None:
 @SETTINGS
 @given(U32, U32, st.sampled_from([1, 2]))
 def test_sq(head: int, qpn: int, version: int) -> None:
+    """SQ: fields at their places, truncated."""
     width = {1: 17, 2: 21}[version]
     word = int(doorbell.sq_encode(head, qpn, version))
     assert word == (head << 3) % (1 << width) | (qpn & 0xFFFF) << width
-    assert tuple(int(x) for x in doorbell.sq_decode(word, version)) == ((head << 3) % (1 << width), qpn & 0xFFFF, 0)
+    assert tuple(int(x) for x in doorbell.sq_decode(word, version)) == (
+        (head << 3) % (1 << width),
+        qpn & 0xFFFF,
+        0,
+    )
 
 
 @SETTINGS
 @given(U32, U32)
 def test_rq(head: int, qpn: int) -> None:
+    """RQ: one layout, an index is one unit."""
     word = int(doorbell.rq_encode(head, qpn))
     assert word == head % (1 << 17) | (qpn & 0xFFFF) << 17
     assert tuple(int(x) for x in doorbell.rq_decode(word)) == (head % (1 << 17), qpn & 0xFFFF, 0)
@@ -46,6 +52,7 @@ def test_rq(head: int, qpn: int) -> None:
 @SETTINGS
 @given(U32, U32, st.integers(0, 3))
 def test_cq(tail: int, cqn: int, sta: int) -> None:
+    """CQ: fields at their places, truncated."""
     word = int(doorbell.cq_encode(tail, cqn, sta))
     assert word == tail % (1 << 23) | (cqn & 0xFFFF) << 23 | sta << 39
     assert tuple(int(x) for x in doorbell.cq_decode(word)) == (tail % (1 << 23), cqn & 0xFFFF, sta, 0)
@@ -54,6 +61,7 @@ def test_cq(tail: int, cqn: int, sta: int) -> None:
 @SETTINGS
 @given(st.integers(0, 2**64 - 1), st.sampled_from([1, 2]))
 def test_every_bit_of_a_store_is_decoded(word: int, version: int) -> None:
+    """Nothing of the 64 bits gets lost, whatever is written."""
     sq, rq, cq = doorbell.sq_decode(word, version), doorbell.rq_decode(word), doorbell.cq_decode(word)
     width = {1: 17, 2: 21}[version]
     assert int(sq.next_pid) | int(sq.qp_id) << width | int(sq.rest) << width + 16 == word
@@ -62,6 +70,7 @@ def test_every_bit_of_a_store_is_decoded(word: int, version: int) -> None:
 
 
 def test_arrays_and_versions() -> None:
+    """Arrays in, arrays out; refusals."""
     words = doorbell.sq_encode(np.arange(1000), np.arange(1000) % 64, 2)
     assert words.dtype == np.uint64 and (doorbell.sq_decode(words, 2).next_pid == np.arange(1000) * 8).all()
     with pytest.raises(ValueError, match="version"):

@@ -1,9 +1,10 @@
 """ICRC.
 
-Sweep: packet lengths from 40 to 4400 bytes, alone and mixed, at every alignment; stimulus: random bytes and the
-captured frames of the reference folder where it exists. Checks: zlib.crc32 over bytes masked here, and the ICRC that
-real adapters sent. Timing: a floor on the bulk rate, far below what was measured, so that it fails on a change of
-kind and not on a busy machine. Does not prove that the parser uses it (test_formats_packet).
+Sweep: packet lengths from 40 to 4400 bytes, alone and mixed, at every alignment; stimulus: random bytes and
+the captured frames of the reference folder where it exists. Checks: zlib.crc32 over bytes masked here, and
+the ICRC that real adapters sent. Timing: a floor on the bulk rate, far below what was measured, so that it
+fails on a change of kind and not on a busy machine. Does not prove that the parser uses it
+(test_formats_packet).
 """
 
 import json
@@ -30,6 +31,7 @@ def oracle(l3: bytes) -> int:
 
 @pytest.mark.parametrize("size", [4, 5, 6, 7, 8, 12, 63, 64, 65, 1000, 4096, 4097])
 def test_plain_crc_of_rows(size: int) -> None:
+    """Against the library, all lengths modulo the word size."""
     rows = np.random.default_rng(size).integers(0, 256, (9, size), dtype=np.uint8)
     assert icrc.crc32_rows(rows).tolist() == [zlib.crc32(row.tobytes()) for row in rows]
 
@@ -57,6 +59,7 @@ def test_mixed_lengths(seed: int) -> None:
 
 
 def test_many_more_than_one_chunk() -> None:
+    """Work is cut into pieces."""
     rng = np.random.default_rng(1)
     buf = rng.integers(0, 256, 300 * 4140, dtype=np.uint8)
     got = icrc.icrc_packets(buf, np.arange(300) * 4140, 4140)
@@ -64,6 +67,7 @@ def test_many_more_than_one_chunk() -> None:
 
 
 def test_masked_bytes_do_not_count_and_all_others_do() -> None:
+    """wire.md 4: exactly seven bytes count as ones."""
     l3 = np.random.default_rng(2).integers(0, 256, 60, dtype=np.uint8)
     good = icrc.icrc(l3.tobytes())
     assert good == oracle(l3.tobytes()).to_bytes(4, "little")
@@ -77,6 +81,7 @@ def test_masked_bytes_do_not_count_and_all_others_do() -> None:
 
 
 def test_limits() -> None:
+    """Empty input and refusals."""
     buf = np.zeros(100, np.uint8)
     assert icrc.icrc_packets(buf, np.zeros(0, np.int64), np.zeros(0, np.int64)).shape == (0,)
     with pytest.raises(ValueError, match="covers"):
@@ -89,13 +94,14 @@ def test_limits() -> None:
 
 
 def load_frames() -> list[dict[str, Any]]:
+    """The captured frames."""
     frames: list[dict[str, Any]] = json.loads(FRAMES.read_text())
     return frames
 
 
 @pytest.mark.skipif(not FRAMES.exists(), reason="captured frames are not part of the repository")
 def test_captured_frames() -> None:
-    """All 65: over IPv4 the module's own rule, for the two RoCEv1 frames the bare CRC over the IPv6-like mask."""
+    """All 65: over IPv4 the module's own rule, for two RoCEv1 frames the bare CRC over its mask."""
     frames = load_frames()
     assert len(frames) == 65
     parts, sizes, want = [], [], []

@@ -1,8 +1,9 @@
 """WQE codec, V1 and V2.
 
-Sweep: every field over its whole width, all opcodes, both versions; stimulus: hypothesis and the worked vectors.
-Checks: bytes equal those of an encoder written here from the bit table of device.md 1.2, decoding gives back the
-fields, the vectors of device.md 1.7 both ways. Timing: none. Does not prove what a NIC does with a WQE.
+Sweep: every field over its whole width, all opcodes, both versions; stimulus: hypothesis and the worked
+vectors. Checks: bytes equal those of an encoder written here from the bit table of device.md 1.2, decoding
+gives back the fields, the vectors of device.md 1.7 both ways. Timing: none. Does not prove what a NIC does
+with a WQE.
 """
 
 from typing import Any
@@ -19,7 +20,8 @@ SETTINGS = settings(deadline=None, database=None, derandomize=True, max_examples
 
 # device.md 1.2, absolute bit numbers (high, low) in the 128-bit control segment
 CTRL = {
-    "msg_opcode": (7, 0), "with_imm": (8, 8), "csum_en": (10, 9), "ds_data_num": (15, 11), "msg_len": (63, 32),
+    "msg_opcode": (7, 0), "with_imm": (8, 8), "csum_en": (10, 9), "ds_data_num": (15, 11),
+    "msg_len": (63, 32),
     "opcode_data": (95, 64), "se": (96, 96), "ce": (97, 97), "in_line": (98, 98), "fence_mode": (100, 99),
     "mask": (102, 101),
 }  # fmt: skip
@@ -36,8 +38,12 @@ def reference(f: dict[str, int], version: int) -> bytes:
         assert f[name] < 1 << (high - low + 1)
         word |= f[name] << low
     out = word.to_bytes(16, "little")
-    remote = f["r_len"].to_bytes(4, "little") + f["rkey"].to_bytes(4, "little") + f["raddr"].to_bytes(8, "little")
-    local = f["l_len"].to_bytes(4, "little") + f["lkey"].to_bytes(4, "little") + f["laddr"].to_bytes(8, "little")
+    remote = (
+        f["r_len"].to_bytes(4, "little") + f["rkey"].to_bytes(4, "little") + f["raddr"].to_bytes(8, "little")
+    )
+    local = (
+        f["l_len"].to_bytes(4, "little") + f["lkey"].to_bytes(4, "little") + f["laddr"].to_bytes(8, "little")
+    )
     op = f["msg_opcode"]
     out += local if op == 0 else remote + local
     a, c, am, cm = f["swap_add"], f["compare"], f["swap_mask"], f["compare_mask"]
@@ -57,7 +63,7 @@ def one_wqe(draw: Any, version: int) -> dict[str, int]:
         bits[name] = 32
     for name in ("raddr", "laddr", "swap_add", "compare", "swap_mask", "compare_mask"):
         bits[name] = 64
-    f = {name: 0 for name in WQE_FIELDS.names or ()}
+    f = dict.fromkeys(WQE_FIELDS.names or (), 0)
     f |= {name: draw(st.integers(0, (1 << n) - 1)) for name, n in bits.items()}
     op = f["msg_opcode"] = draw(st.sampled_from([*WqeOp, 3, 25, 28, 35, 255]))
     if op == WqeOp.SEND:
@@ -73,6 +79,8 @@ def one_wqe(draw: Any, version: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_both_directions_equal_the_bit_table(version: int) -> None:
+    """Encoding equals the tables, decoding gives back the fields."""
+
     @SETTINGS
     @given(st.lists(one_wqe(version), min_size=1, max_size=6))
     def check(many: list[dict[str, int]]) -> None:
@@ -143,6 +151,7 @@ VECTORS: dict[str, tuple[int, dict[str, int], dict[int, str]]] = {
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_worked_vectors(name: str) -> None:
+    """Both ways."""
     version, fields, parts = VECTORS[name]
     slot = wqe.pack(fields, version)[0].tobytes()
     for offset, text in parts.items():
@@ -164,6 +173,7 @@ def test_bytes_behind_the_last_segment_stay_as_they_were() -> None:
 
 
 def test_plain_atomics_little_endian_is_a_knob_of_26_and_27_only() -> None:
+    """K of nic.md 4."""
     ops = [26, 27, 31, 32]
     fields = {"msg_opcode": ops, "swap_add": ADD, "compare": 0x1112131415161718}
     big, little = wqe.pack(fields, 2), wqe.pack(fields, 2, plain_le=True)
@@ -174,21 +184,24 @@ def test_plain_atomics_little_endian_is_a_knob_of_26_and_27_only() -> None:
 
 
 def test_wqe_id_wraps() -> None:
+    """device.md 1.2: after 8192 (V1) or 131072 (V2) WQEs."""
     assert wqe.wqe_id_of([5, 8191, 8192, 131071, 131072], 1).tolist() == [40, 0xFFF8, 0, 0xFFF8, 0]
     assert wqe.wqe_id_of([5, 8191, 8192, 131071, 131072], 2).tolist() == [40, 0xFFF8, 0x10000, 0xFFFF8, 0]
 
 
 @pytest.mark.parametrize(
     ("version", "fields"),
-    [(1, {"wqe_id": 1 << 16}), (2, {"wqe_id": 1 << 20}), (2, {"ce": 2}), (1, {"rsv1": 1}), (2, {"msg_len": 1 << 32}),
-     (2, {"raddr": 1 << 64}), (2, {"lkey": -1})],
+    [(1, {"wqe_id": 1 << 16}), (2, {"wqe_id": 1 << 20}), (2, {"ce": 2}), (1, {"rsv1": 1}),
+     (2, {"msg_len": 1 << 32}), (2, {"raddr": 1 << 64}), (2, {"lkey": -1})],
 )  # fmt: skip
 def test_values_that_do_not_fit_are_refused(version: int, fields: dict[str, int]) -> None:
+    """No silent truncation."""
     with pytest.raises((ValueError, OverflowError)):
         wqe.pack(fields, version)
 
 
 def test_unknown_names_and_versions_are_refused() -> None:
+    """A typing error does not become a zero."""
     with pytest.raises(KeyError):
         wqe.pack({"opcode": 1}, 2)
     with pytest.raises(ValueError, match="version"):
