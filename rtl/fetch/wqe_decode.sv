@@ -97,7 +97,7 @@ module wqe_decode
     endcase
   end
 
-  // The one place that says which valid requests this version executes: all others end with CqeWqeFormat.
+  // The one place that says which valid requests this version executes; the others count as unknown opcodes.
   assign built = (cls == ClsWrite) && !with_imm;
 
   always_comb begin
@@ -118,13 +118,12 @@ module wqe_decode
 
     if (bus_err_i) wqe_o.err = CqeWqeDma;
     else if (id_index != idx_logical(idx_i, version2_i) || id_low != 3'd0) wqe_o.err = CqeWqeFormat;
-    else if (cls == ClsBad) wqe_o.err = CqeWqeFormat;
+    else if (cls == ClsBad || !built) wqe_o.err = CqeWqeFormat;
     else if (with_imm && (cls == ClsRead || cls == ClsAtomic)) wqe_o.err = CqeWqeFormat;
     else if (in_line != (cls == ClsAtomic)) wqe_o.err = CqeWqeFormat;
     else if (ds_num != ds_want) wqe_o.err = CqeWqeFormat;
     else if (msg_len > 32'h8000_0000) wqe_o.err = CqeWqeLen;
     else if (len_bad) wqe_o.err = CqeWqeLen;
-    else if (!built) wqe_o.err = CqeWqeFormat;
     else wqe_o.err = CqeOk;
   end
 
