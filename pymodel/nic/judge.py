@@ -24,7 +24,7 @@ __all__ = ["RECORD", "Check", "Finding", "Judge", "Kind", "PeConfig", "Region"]
 #: below this many records the exact engine is as fast as the batch engine
 _SMALL = 48
 #: records that one pass of the batch engine takes: its intermediate arrays stay in the cache
-_LARGE = 1 << 14
+_LARGE = 1 << 15
 #: findings of one check on one QP that are kept; the rest is only counted
 _KEEP = 8
 
