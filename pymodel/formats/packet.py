@@ -28,6 +28,9 @@ MIN_FRAME_BYTES: Final = FIXED_BYTES + ICRC_BYTES
 #: IPv4 total length of a packet without extended header and payload
 MIN_IP_LEN: Final = IP_BYTES + UDP_BYTES + BTH_BYTES + ICRC_BYTES
 
+#: the largest MTU; a frame with more payload cannot be right for any QP
+MAX_PAYLOAD: Final = 4096
+
 ETHERTYPE_IPV4: Final = 0x0800
 ROCE_PORT: Final = 4791
 PKEY: Final = 0xFFFF
@@ -340,7 +343,8 @@ def parse_headers(buf: U8, off: IntLike, length: IntLike, check_icrc: bool = Tru
     _mark(fails, RxReason.IPV4, bad_ip | (out["proto"] != 17))
     _mark(fails, RxReason.UDP_PORT, out["udp_dport"] != ROCE_PORT)
     bad_len = (out["l2_len"] > size) | (out["ip_len"] != out["udp_len"].astype(np.uint32) + IP_BYTES)
-    bad_len |= (out["ip_len"] & 3 != 0) | (rest < out["pad"]) | ((rest != 0) & _T.known[op] & ~_T.payload[op])
+    bad_len |= (out["ip_len"] & 3 != 0) | (rest < out["pad"]) | (out["payload_len"] > MAX_PAYLOAD)
+    bad_len |= (rest != 0) & _T.known[op] & ~_T.payload[op]
     _mark(fails, RxReason.LENGTH, bad_len)
     _read_icrc(buf, start, out, fails, check_icrc)
     _mark(fails, RxReason.TVER, out["tver"] != 0)

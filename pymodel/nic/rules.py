@@ -510,13 +510,13 @@ def sequence_ok(previous: IntLike, opcode: IntLike) -> Bools:
 def length_ok(opcode: IntLike, payload: IntLike, mtu: IntLike, remaining: IntLike) -> Bools:
     """Length rules of a request packet: First and Middle = MTU, Last 1..MTU, Only 0..MTU, sum = DMA length.
 
-    remaining: WRITE only, bytes of the DMA length not yet received before this packet. No packet of a WRITE
-    may go beyond the DMA length, its last must reach it.
+    remaining: WRITE only, bytes of the DMA length not yet received before this packet. Last and Only must end
+    exactly there; First and Middle must leave a byte for the Last, in a message of at most 2^31.
     """
     op, size, most, left = as_i64(opcode), as_i64(payload), as_i64(mtu), as_i64(remaining)
     full = np.isin(op, _FULL)
     shape = np.where(full, size == most, (size <= most) & (~np.isin(op, _LAST) | (size >= 1)))
-    total = np.where(full, size <= left, size == left)
+    total = np.where(full, (size < left) & (left <= MAX_MESSAGE), size == left)
     return np.asarray(shape & (~np.isin(op, _WRITES) | total))
 
 

@@ -228,7 +228,8 @@ def planted(reason: RxReason) -> list[bytes]:
         case RxReason.OK:
             return [
                 good, ack, make(b""), make(tos=0), make(ttl=1), make(udp_sport=1), make(udp_csum=0x1234),
-                make(migreq=0), make(rsv8=0xC0), make(rsv7=0x7F), make(se=1), make(ip_id=9), make(ip_frag=0),
+                make(bytes(4096)), make(bytes(4095)), make(migreq=0), make(rsv8=0xC0), make(rsv7=0x7F),
+                make(se=1), make(ip_id=9), make(ip_frag=0),
                 good + b"trailing bytes", make(src_mac=1), ack + bytes(2),
             ]  # fmt: skip
         case RxReason.SHORT:
@@ -253,6 +254,7 @@ def planted(reason: RxReason) -> list[bytes]:
         case RxReason.LENGTH:
             wrong = [after(udp_len=n) for n in (43, 45, 47, 49, 52)]
             wrong += [after(ip_len=n, udp_len=n - 20) for n in (40, 56, 65, 66, 67, 72, 0xFFFC)]
+            wrong += [make(bytes(4097)), make(bytes(4100), opcode=Bth.SEND_MIDDLE), make(bytes(8192))]
             # pad greater than what is left, payload where the opcode has none
             wrong += [make(b"", derive=False, pad=1, **whole(60)), make(b"abcd", opcode=Bth.ACK)]
             return [

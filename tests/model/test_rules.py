@@ -578,7 +578,9 @@ def test_request_lengths(data: st.DataObject) -> None:
     op = data.draw(st.sampled_from([o for o in Bth if o <= Bth.WRITE_ONLY_IMM]))
     payload = data.draw(st.sampled_from([0, 1, mtu - 1, mtu, mtu + 1, mtu + 4]) | st.integers(0, 2 * mtu))
     left = data.draw(
-        st.sampled_from([payload, payload - 1, payload + 1, 0, 10 * mtu]).filter(lambda x: x >= 0)
+        st.sampled_from([payload, payload - 1, payload + 1, 0, 10 * mtu, 1 << 31, (1 << 31) + 1]).filter(
+            lambda x: x >= 0
+        )
     )
     name = op.name.split("_")[1]
     want = {
@@ -588,7 +590,8 @@ def test_request_lengths(data: st.DataObject) -> None:
         "ONLY": payload <= mtu,
     }[name]
     if op.name.startswith("WRITE"):
-        want = want and (payload == left if name in ("LAST", "ONLY") else payload <= left)
+        # the Last has at least one byte, so whatever comes before it must leave one
+        want = want and (payload == left if name in ("LAST", "ONLY") else payload < left <= 1 << 31)
     assert bool(rules.length_ok(op, payload, mtu, left)) is want
 
 
