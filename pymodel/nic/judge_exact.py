@@ -220,11 +220,16 @@ class Exact:
                     self._deposit(pe, entry.va, entry.late)
                 return
             seen.add(entry.gq)
-        s.bursts[pe].append(None)
         due = next((e for e in s.inbound[pe] if e.done < e.length), None)
+        # taken as the due one at a wrong place, so that one fault gives one finding
+        taken = due if due is not None and count <= due.length - due.done else None
+        s.bursts[pe].append(taken)
         self._find(Check.WRITE_OUTSIDE, pe, "inbound payload write",
                    f"{due.va + due.done:#x}, up to {due.length - due.done} bytes" if due else "none is due",
                    f"{start:#x}, {count} bytes", due.gq if due else -1)  # fmt: skip
+        if taken is not None:
+            taken.done += count
+            taken.unanswered += 1
 
     def _deposit(self, pe: int, va: int, data: bytes) -> None:
         for addr, at, length in self.s.memory.clip(pe, va, len(data)):
@@ -305,18 +310,27 @@ class Exact:
         named = idx + (((wqe_id >> 3) - idx + (1 << (12 if v1 else 16))) % (1 << (13 if v1 else 17))) - (
             1 << (12 if v1 else 16)
         )
-        if named < idx or idx >= s.q_pi[g]:
+        def slot_of(number: int) -> int:
+            return int(s.c_base[c]) + (0 if s.c_ignore[c] else number % depth) * stride
+
+        if idx >= s.q_pi[g] or (named < idx and start != slot_of(prod)):
             self._find(Check.CQE_UNEXPECTED, pe, "wqe_id",
                        f"WQE {idx}" if idx < s.q_pi[g] else "no WQE is outstanding",
                        f"WQE {named}, code {code:#x}", g, named)  # fmt: skip
             return
         in_order = named == idx and not wqe_id & 7
+        row = s.row(g, idx)
         if not in_order:
             self._find(Check.CQE_ORDER, pe, "wqe_id", f"{idx << 3 & (0xFFFF if v1 else 0xFFFFF):#x} (WQE {idx})",
                        f"{wqe_id:#x}", g, idx)  # fmt: skip
-            if named < s.q_pi[g]:
-                idx = named
-        row = s.row(g, idx)
+            if abs(named - idx) < depth and named < s.q_pi[g]:
+                # the other fields are those of the WQE that it names
+                row = s.row(g, named)
+                skipped = int(s.w_ceno[row] - s.w_ceno[s.row(g, idx)])
+                if skipped > 0 and start == slot_of(prod + skipped):
+                    # the CQEs between are missing
+                    prod += skipped
+                    idx = named
         if in_order and code not in allowed:
             if code == 0 and not s.w_err[row] and s.q_state[g] == RTS:
                 last = int(s.w_first[row] + s.w_np[row]) - 1 + int(s.q_sq_psn[g]) & _MASK24
@@ -326,9 +340,9 @@ class Exact:
             else:
                 names = " or ".join(f"{x:#04x}" for x in sorted(allowed)) or "no CQE yet"
                 self._find(Check.CQE_STATUS, pe, "error_code", names, f"{code:#04x}", g, idx)
+                code = min(allowed, default=0)
         # ---- place
-        number = 0 if s.c_ignore[c] else prod % depth
-        slot = int(s.c_base[c]) + number * stride
+        slot = slot_of(prod)
         if start != slot:
             self._find(Check.CQE_SLOT, pe, "slot address", f"{slot:#x} (CQE {prod})", f"{start:#x}", g, idx)
         if not good or count != stride or int(r["len"]) != 1:
@@ -367,10 +381,9 @@ class Exact:
         if at >= 0:
             s.memory.view[at : at + min(stride, count)] = beat[lane : lane + min(stride, count)]
             s.memory.touch(at, stride)
-        taken = (start - int(s.c_base[c])) // stride
-        s.c_prod[c] = prod + 1 if s.c_ignore[c] else prod + (taken - prod) % depth + 1
+        s.c_prod[c] = prod + 1
         s.q_ret[g] = idx + 1
-        s.q_ce_done[g] = s.w_ceno[row]
+        s.q_ce_done[g] = s.w_ceno[s.row(g, idx)]
         self._count(pe, Cnt.CQE)
         if code == CqeError.FLUSH:
             self._count(pe, Cnt.FLUSH)
@@ -609,24 +622,44 @@ class Exact:
         got_psn = int.from_bytes(frame[51:54], "big")
         idx, pi, number = int(s.q_txw[g]), int(s.q_pi[g]), int(s.q_tx[g])
         ahead = signed24(got_psn - number - int(s.q_sq_psn[g]))
-        if ahead and 0 <= number + ahead < int(s.q_ann[g]):
+        if ahead and number + ahead < int(s.q_ann[g]):
             self._find(Check.TX_PSN, pe, "BTH PSN", f"{number + int(s.q_sq_psn[g]) & _MASK24:#08x}",
                        f"{got_psn:#08x}", g, idx, got_psn)  # fmt: skip
-            number += ahead
             if ahead < 0:
                 return  # sent before: nothing moves
+            # a gap if the packet is that of its PSN; else it is the due one with a wrong PSN
+            here = self._expected_request(pe, g, idx, number)
+            if here is None or here[0][: 51] != frame[: 51] or here[0][54:-4] != frame[54:-4]:
+                number += ahead
+            else:
+                frame = frame[:51] + here[0][51:54] + frame[54:-4] + here[0][-4:]
+        due = self._expected_request(pe, g, idx, number)
+        if due is None:
+            while idx < pi and not s.w_err[s.row(g, idx)]:
+                idx += 1
+            why = "none is announced" if idx >= pi else f"none, WQE {idx} fails with {int(s.w_err[s.row(g, idx)]):#04x}"
+            self._find(Check.TX_UNEXPECTED, pe, "request packet", why, f"opcode {frame[42]:#04x}", g, idx, got_psn)
+            return
+        expected, idx, head, size, last = due
+        if idx >= s.q_fetch[g]:
+            self._find(Check.TX_EARLY, pe, "request packet", f"after the fetch of WQE {idx}",
+                       f"WQEs below {int(s.q_fetch[g])} are fetched", g, idx, got_psn)  # fmt: skip
+        psn = number + int(s.q_sq_psn[g]) & _MASK24
+        self._compare(pe, g, idx, psn, expected, frame, head, head + size)
+        s.q_tx[g] = number + 1
+        s.q_txw[g] = idx + last
+
+    def _expected_request(self, pe: int, g: int, idx: int, number: int) -> tuple[bytes, int, int, int, bool] | None:
+        """(frame, WQE, end of headers, payload bytes, last of its WQE) of packet `number`, from WQE idx on."""
+        s = self.s
+        pi = int(s.q_pi[g])
         while idx < pi and number >= s.w_first[s.row(g, idx)] + s.w_np[s.row(g, idx)] and not (
             s.w_err[s.row(g, idx)] and s.w_local[s.row(g, idx)]
         ):
             idx += 1
         row = s.row(g, idx)
         if idx >= pi or number >= s.w_first[row] + s.w_np[row]:
-            why = "none is announced" if idx >= pi else f"none, WQE {idx} fails with {int(s.w_err[row]):#04x}"
-            self._find(Check.TX_UNEXPECTED, pe, "request packet", why, f"opcode {frame[42]:#04x}", g, idx, got_psn)
-            return
-        if idx >= s.q_fetch[g]:
-            self._find(Check.TX_EARLY, pe, "request packet", f"after the fetch of WQE {idx}",
-                       f"WQEs below {int(s.q_fetch[g])} are fetched", g, idx, got_psn)  # fmt: skip
+            return None
         mtu, length = int(s.q_mtu[g]), int(s.w_len[row])
         # a WQE that stops in the middle still is cut as a whole
         total = max(1, -(-length // mtu))
@@ -644,10 +677,7 @@ class Exact:
         payload = s.memory.view[at : at + size].tobytes() if at >= 0 else self._clipped(pe, g, row, k * mtu, size)
         psn = number + int(s.q_sq_psn[g]) & _MASK24
         expected = frames.request(s.flows[g], opcode, psn, int(ack_req), ext, payload)
-        head = frames.BASE + len(ext)
-        self._compare(pe, g, idx, psn, expected, frame, head, head + size)
-        s.q_tx[g] = number + 1
-        s.q_txw[g] = idx + (k == s.w_np[row] - 1 and not s.w_local[row])
+        return expected, idx, frames.BASE + len(ext), size, k == s.w_np[row] - 1 and not s.w_local[row]
 
     def _clipped(self, pe: int, g: int, row: int, offset: int, size: int) -> bytes:
         """Source bytes where part of the range is unmapped inside a mapped beat: those read as 0."""

@@ -241,12 +241,16 @@ class Sim:
         for qp in self.qps:
             if qp.pe < qp.peer or not self.k.one_way:
                 self.at(self.lat(), lambda qp=qp: self.program(qp))
+        self.run_on()
+        self.records = np.array(self._rows, RECORD)
+        self.side = np.frombuffer(bytearray(bytes(self._side) + bytes(256)), np.uint8)
+        return self
+
+    def run_on(self) -> None:
+        """Serve events until none is left."""
         while self._events:
             self.now, _, fn = heapq.heappop(self._events)
             fn()
-        self.records = np.array(self._rows, RECORD)
-        self.side = np.frombuffer(bytes(self._side) + bytes(256), np.uint8)
-        return self
 
     # ------------------------------------------------------------------ program
     def store(self, pe: int, addr: int, data: bytes) -> None:

@@ -1,0 +1,785 @@
+"""The judge against synthetic record streams.
+
+Stimulus: legal streams of 2 to 4 simulated NICs with random interleaving, latencies, sizes, MTUs, versions, strides
+and counters near their wraps; then the same streams with one planted fault each.
+Checks: legal streams give no finding, under any split into batches, and leave the same state in both engines; each
+fault gives exactly the findings of its check, in both engines.
+Timing: none but the order of records. Not proved here: anything about RTL.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from pymodel.nic.judge import Check, Judge, Kind
+from pymodel.nic.params import AsyncKind, Cnt
+from tests.model.judge_stream import Knobs, Sim
+
+SMALL = Knobs(seed=5, n_pes=2, qps=2, wqes=40, sizes=(1, 1500), depth=16, cq_depth=16)
+
+
+def end(judge: Judge, sim: Sim) -> Judge:
+    """All comparisons of the end of a test."""
+    for pe in range(sim.k.n_pes):
+        judge.check_memory(pe, np.empty(0, np.uint64), lambda pe, a, n: sim.memory[pe].view(a, n))
+        values = list(sim.counters[pe])
+        values[Cnt.WQE] = int(judge.expected_counters(pe)[Cnt.WQE])
+        judge.check_counters(pe, values)
+    judge.finish()
+    return judge
+
+
+def run(sim: Sim, exact: bool = False, splits: list[int] | None = None) -> Judge:
+    """Judge a stream, whole or cut at the given records."""
+    judge = Judge(sim.configs, exact=exact)
+    for part in np.split(sim.records, splits or []):
+        judge.feed(part, sim.side)
+    return end(judge, sim)
+
+
+def simulate(**changes: object) -> Sim:
+    """A fresh legal stream; SMALL with changes."""
+    return Sim(Knobs(**{**SMALL.__dict__, **changes})).run()  # type: ignore[arg-type]
+
+
+def columns(judge: Judge) -> dict[str, np.ndarray]:
+    """State that both engines must leave alike: every column, and memory."""
+    s = judge.state
+    out = {k: v for k, v in vars(s).items() if isinstance(v, np.ndarray) and k[:2] in ("q_", "r_", "c_")}
+    out["counters"], out["memory"] = s.counters, s.memory.bytes
+    out["dirty"] = np.concatenate([s.memory.dirty_pages(pe) for pe in range(len(s.pes))])
+    out["inbound"] = np.array([len(q) for q in s.inbound + s.bursts + s.cqe_bursts])
+    return out
+
+
+# ------------------------------------------------------------------ legal streams
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"n_pes": 4, "qps": 1, "wqes": 30},
+        {"sizes": (0, 0)},
+        {"sizes": (64, 64), "wqes": 150, "lazy_cq": 5},
+        {"sizes": (1, 40000), "wqes": 24, "depth": 8, "cq_depth": 8, "mtus": (1,)},
+        {"silent": 0.6, "wqes": 100},
+        {"shared_cq": True, "cq_depth": 64},
+        {"dirty": False, "near_wrap": False, "versions": (1,), "strides": (32,)},
+        {"latency": 400, "depth": 64, "cq_depth": 64},
+    ],
+    ids=["mixed", "four", "empty", "small", "long", "silent", "shared-cq", "plain", "slow"],
+)
+def test_legal_stream(changes: dict[str, object]) -> None:
+    """No finding; the batch engine takes all of it; both engines leave the same state."""
+    sim = simulate(**changes)
+    fast, exact = run(sim), run(sim, exact=True)
+    assert not fast.findings, fast.report()
+    assert not exact.findings, exact.report()
+    assert fast.batch_records == sim.records.size, fast.batch.why
+    a, b = columns(fast), columns(exact)
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_split(seed: int) -> None:
+    """Effects cross batches: the stream cut at random, single records included."""
+    sim = simulate(seed=seed, n_pes=2 + seed % 2, silent=0.2 * (seed % 2))
+    rng = np.random.default_rng(seed)
+    sizes = rng.choice([1, 2, 7, 60, 150, 700], 4000)
+    splits = np.cumsum(sizes)
+    judge = run(sim, splits=splits[splits < sim.records.size].tolist())
+    assert not judge.findings, judge.report()
+    assert judge.batch_records and judge.exact_records
+    whole = columns(run(sim))
+    for name, column in columns(judge).items():
+        np.testing.assert_array_equal(column, whole[name], name)
+
+
+def test_side_ring_wraps() -> None:
+    """Bytes of a record at off % size, contiguous, in a ring much smaller than the stream."""
+    sim = simulate(sizes=(1, 900))
+    judge, ring, at = Judge(sim.configs), np.zeros(1 << 16, np.uint8), 0
+    for part in np.array_split(sim.records, sim.records.size // 60):
+        part = part.copy()
+        for r in part:
+            size = int(r["len"]) if r["kind"] in (Kind.STORE, Kind.TXPKT, Kind.RXPKT) else 64
+            if at % ring.size + size > ring.size:
+                at += ring.size - at % ring.size
+            ring[at % ring.size : at % ring.size + size] = sim.side[int(r["off"]) : int(r["off"]) + size]
+            r["off"] = at
+            at += size
+        judge.feed(part, ring)
+    assert at > 3 * ring.size
+    assert not end(judge, sim).findings, judge.report()
+
+
+# ------------------------------------------------------------------ error paths that are legal
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["batch", "exact"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", ["wqe_id", "opcode", "length", "lkey", "gather", "rkey", "target"])
+def test_legal_error(fault: str, seed: int, exact: bool) -> None:
+    """An error CQE, the flush behind it and the peer's NAK: no finding, the other QPs go on."""
+    sim = simulate(seed=seed, one_way=True, faults={(0, 1, 12 + seed): fault})
+    judge = run(sim, exact)
+    assert not judge.findings, judge.report()
+    flushed = sum(c[Cnt.FLUSH] for c in sim.counters)
+    assert flushed and judge.state.counters[:, Cnt.FLUSH].sum() == flushed
+    assert judge.state.asyncs == sim.asyncs
+
+
+@pytest.mark.parametrize("code", [0xAB, 0x9F, 0xA7, 0xB2, 0xA5, 0xA6])
+def test_wrong_error_code(code: int) -> None:
+    """Each error code where another one is due is found."""
+    fault = {0xAB: "length", 0x9F: "lkey", 0xA7: "wqe_id", 0xB2: "rkey", 0xA5: "target", 0xA6: "gather"}[code]
+    sim = simulate(one_way=True, faults={(0, 1, 12): fault})
+    for r in sim.records[(sim.records["kind"] == Kind.AXI_W) & (sim.records["id"] == 4)]:
+        lane = (int(r["aux0"]) & -int(r["aux0"])).bit_length() - 1
+        at = int(r["off"]) + lane
+        if sim.side[at] not in (0, 0xFF):
+            sim.side.setflags(write=True)
+            sim.side[at] = code
+    assert set(run(sim).counts) == {Check.CQE_STATUS, Check.CONTENT}
+
+
+def doorbells(sim: Sim, qp: int, words: list[tuple[int, int, int]]) -> None:
+    """Append MMIO writes (offset in the page, data, strobe) at the end of a stream."""
+    q = sim.qps[qp]
+    for offset, data, strobe in words:
+        sim.now += 10
+        sim.mmio(q.pe, 0x08000000 + 4096 * q.qpn + offset, data, strobe)
+    refresh(sim)
+
+
+def refresh(sim: Sim) -> None:
+    """Bring records and side buffer up to date with what was emitted since."""
+    from pymodel.nic.judge import RECORD
+
+    sim.records = np.array(sim._rows, RECORD)
+    sim.side = np.frombuffer(bytearray(bytes(sim._side) + bytes(256)), np.uint8)
+
+
+def sq_word(sim: Sim, qp: int, head: int, qpn: int | None = None) -> int:
+    """SQ doorbell of a QP."""
+    q = sim.qps[qp]
+    bits = 17 if q.ctx.version == 1 else 21
+    return (head << 3 & (1 << bits) - 1) | (q.qpn if qpn is None else qpn) << bits
+
+
+@pytest.mark.parametrize(
+    ("counter", "make"),
+    [
+        (Cnt.DB_PID, lambda s: [(0, sq_word(s, 0, s.qps[0].head) | 3, 0xFF)]),
+        (Cnt.DB_PAGE, lambda s: [(0, sq_word(s, 0, s.qps[0].head, s.qps[0].qpn ^ 1), 0xFF)]),
+        (Cnt.DB_PARTIAL, lambda s: [(0, sq_word(s, 0, s.qps[0].head), 0x0F)]),
+        (Cnt.DB_STALE, lambda s: [(0, sq_word(s, 0, s.qps[0].head - 1), 0xFF)]),
+        (Cnt.DB_OVERRUN, lambda s: [(0, sq_word(s, 0, s.qps[0].head + s.k.depth + 1), 0xFF)]),
+        (Cnt.DB_RQ, lambda s: [(8, 0, 0xFF)]),
+        (Cnt.DB_CQ_BEYOND, lambda s: [(16, (s.qps[0].cq.prod + 1 & 0x7FFFFF) | s.qps[0].cq.cqn << 23, 0xFF)]),
+        (Cnt.DB_CQ_BACKWARD, lambda s: [(16, (s.qps[0].cq.prod - 1 & 0x7FFFFF) | s.qps[0].cq.cqn << 23, 0xFF)]),
+        (Cnt.DB_PAGE, lambda s: [(16, s.qps[0].cq.prod & 0x7FFFFF | (s.qps[0].cq.cqn ^ 1) << 23, 0xFF)]),
+    ],
+)  # fmt: skip
+def test_refused_doorbell(counter: Cnt, make: Callable[[Sim], list[tuple[int, int, int]]]) -> None:
+    """Each refused doorbell is expected to count once in its counter; a NIC that does not count it is found."""
+    sim = simulate(wqes=6)
+    doorbells(sim, 0, make(sim))
+    pe = sim.qps[0].pe
+    assert set(run(sim).counts) == {Check.COUNTER}
+    sim.counters[pe][counter] += 1
+    assert not run(sim).findings, run(sim).report()
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["batch", "exact"])
+def test_overrun_flushes(exact: bool) -> None:
+    """After an overrun the QP is in ERR: new WQEs get flush CQEs, its fetches and packets would be found."""
+    sim = simulate(wqes=6, silent=0.0)
+    q = sim.qps[0]
+    doorbells(sim, 0, [(0, sq_word(sim, 0, q.head + sim.k.depth + 1), 0xFF)])
+    sim.counters[q.pe][Cnt.DB_OVERRUN] += 1
+    q.state = "ERR"
+    sim.now += 400
+    q.posted = 0
+    sim.k.wqes = 3
+    sim.at(5, lambda: sim.program(q))
+    sim.run_on()
+    refresh(sim)
+    judge = run(sim, exact)
+    assert not judge.findings, judge.report()
+    assert judge.state.counters[q.pe, Cnt.FLUSH] == 3
+    assert judge.state.asyncs[q.pe] == [(AsyncKind.SQ_OVERRUN, q.qpn)]
+
+
+def test_async_events() -> None:
+    """A popped event must be one that is due."""
+    sim = simulate(wqes=6)
+    q = sim.qps[0]
+    doorbells(sim, 0, [(0, sq_word(sim, 0, q.head + sim.k.depth + 1), 0xFF)])
+    sim.counters[q.pe][Cnt.DB_OVERRUN] += 1
+    sim.emit(Kind.MMIO_R, q.pe, addr=0x038, data=1 << 63 | 1 << 32 | q.qpn)
+    refresh(sim)
+    assert not run(sim).findings
+    sim.emit(Kind.MMIO_R, q.pe, addr=0x038, data=1 << 63 | 1 << 32 | q.qpn)
+    refresh(sim)
+    assert set(run(sim).counts) == {Check.ASYNC}
+
+
+# ------------------------------------------------------------------ planted faults
+
+
+class Mutant:
+    """A private copy of a legal stream with helpers to damage it."""
+
+    def __init__(self, sim: Sim) -> None:
+        self.sim = sim
+        self.rec = sim.records.copy()
+        self.side = sim.side.copy()
+
+    def rows(self, kind: Kind, ident: int | None = None) -> np.ndarray:
+        """Record numbers of a kind."""
+        hit = self.rec["kind"] == kind
+        if ident is not None:
+            hit &= self.rec["id"] == ident
+        return np.flatnonzero(hit)
+
+    def middle(self, rows: np.ndarray) -> int:
+        """One from the middle of the stream."""
+        assert rows.size > 4
+        return int(rows[rows.size // 2])
+
+    def packet(self, want: Callable[[np.ndarray], bool], kind: Kind = Kind.TXPKT) -> int:
+        """A packet in the middle that fits."""
+        fit = [i for i in self.rows(kind) if want(self.frame(i))]
+        return self.middle(np.array(fit))
+
+    def frame(self, i: int) -> np.ndarray:
+        """Bytes of a packet, writable."""
+        at = int(self.rec["off"][i])
+        return self.side[at : at + int(self.rec["len"][i])]
+
+    def icrc(self, i: int) -> None:
+        """Make the ICRC of a packet right again."""
+        f = self.frame(i)
+        m = bytearray(b"\xff" * 8 + f[14:-4].tobytes())
+        for at in (9, 16, 18, 19, 34, 35, 40):
+            m[at] = 255
+        f[-4:] = np.frombuffer(struct.pack("<I", zlib.crc32(m)), np.uint8)
+
+    def cqe(self, i: int) -> np.ndarray:
+        """Bytes of a CQE from its slot on, writable."""
+        strobe = int(self.rec["aux0"][i])
+        lane = (strobe & -strobe).bit_length() - 1
+        at = int(self.rec["off"][i])
+        return self.side[at + lane : at + 64]
+
+    def qp_of_cqe(self, i: int) -> tuple[int, int]:
+        """(PE, qp_id) of a CQE."""
+        return int(self.rec["pe"][i]), int(self.cqe(i)[:4].view("<u4")[0]) >> 8 & 0x7FFF
+
+    def pair(self) -> tuple[int, int]:
+        """Two successive CQEs of one QP in the middle."""
+        rows = self.rows(Kind.AXI_W, 4)
+        for i in rows[rows.size // 2 :]:
+            for j in rows[rows > i]:
+                if self.qp_of_cqe(i) == self.qp_of_cqe(j):
+                    return int(i), int(j)
+        raise AssertionError
+
+    def move(self, i: int, before: int) -> None:
+        """Put record i in front of record `before`."""
+        order = [*range(self.rec.size)]
+        order.remove(i)
+        order.insert(order.index(before), i)
+        self.rec = self.rec[order]
+
+    def drop(self, *rows: int) -> None:
+        """Remove records."""
+        self.rec = np.delete(self.rec, rows)
+
+    def insert(self, before: int, **fields: int) -> None:
+        """Add a record at the time of its successor."""
+        new = np.zeros(1, self.rec.dtype)
+        new["time"] = self.rec["time"][min(before, self.rec.size - 1)]
+        for name, value in fields.items():
+            new[name] = value
+        self.rec = np.insert(self.rec, before, new)
+
+
+def is_request(f: np.ndarray) -> bool:
+    """A WRITE Only with payload that needs pad."""
+    return bool(f[42] == 0x0A and f[43] >> 4 & 3)
+
+
+def is_ack(f: np.ndarray) -> bool:
+    """An ACK."""
+    return bool(f[42] == 0x11)
+
+
+def flip(at: int, bits: int = 1, fix: bool = False, want: Callable[[np.ndarray], bool] = is_request):  # type: ignore[no-untyped-def]
+    """Flip bits of a sent frame; fix: with an ICRC that fits."""
+
+    def mutate(m: Mutant) -> None:
+        i = m.packet(want)
+        m.frame(i)[at] ^= bits
+        if fix:
+            m.icrc(i)
+
+    return mutate
+
+
+def pad_byte(m: Mutant) -> None:
+    i = m.packet(is_request)
+    m.frame(i)[-5] = 1
+    m.icrc(i)
+
+
+def psn_wrong(m: Mutant) -> None:
+    i = m.packet(is_request)
+    m.frame(i)[53] ^= 1 if m.frame(i)[53] & 1 == 0 else 3
+    m.icrc(i)
+
+
+def psn_gap(m: Mutant) -> None:
+    m.drop(m.packet(is_request))
+
+
+def sent_twice(m: Mutant) -> None:
+    i = m.packet(is_request)
+    m.rec = np.insert(m.rec, i + 1, m.rec[i])
+
+
+def sent_before_fetch(m: Mutant) -> None:
+    fetch = m.middle(m.rows(Kind.AXI_R, 0))
+    pe = m.rec["pe"][fetch]
+    # to behind the next packets: at least the first of its own WQEs is among them
+    last = m.rows(Kind.AXI_R, 0)
+    nxt = [i for i in last if i > fetch and m.rec["pe"][i] == pe]
+    tx = [i for i in m.rows(Kind.TXPKT) if i > fetch and not is_ack(m.frame(i))]
+    base, depth = int(m.rec["addr"][fetch]), m.sim.k.depth
+    q = next(q for q in m.sim.qps if q.pe == pe and q.ctx.sq_base <= base < q.ctx.sq_base + 128 * depth)
+    own = [i for i in tx if int.from_bytes(m.frame(i)[47:50].tobytes(), "big") == q.ctx.peer_qpn
+           and m.rec["pe"][i] == pe]  # fmt: skip
+    # the first packet of a WQE of this burst is the one whose RETH names the target of that WQE
+    store = [i for i in m.rows(Kind.STORE) if i < fetch and m.rec["pe"][i] == pe and m.rec["addr"][i] == base][-1]
+    raddr = m.side[int(m.rec["off"][store]) + 24 :][:8].tobytes()[::-1]
+    first = next(i for i in own if m.frame(i)[54:62].tobytes() == raddr)
+    assert nxt
+    m.move(fetch, first + 1)
+
+
+def doorbell_lost(m: Mutant) -> None:
+    db = [i for i in m.rows(Kind.MMIO_W) if m.rec["addr"][i] & 0xFFF == 0]
+    m.drop(int(db[-1]))
+
+
+def ack_psn_ahead(m: Mutant) -> None:
+    i = m.packet(is_ack)
+    f = m.frame(i)
+    psn = int.from_bytes(f[51:54].tobytes(), "big") + 200
+    f[51:54] = np.frombuffer((psn & 0xFFFFFF).to_bytes(3, "big"), np.uint8)
+    m.icrc(i)
+
+
+def ack_psn_back(m: Mutant) -> None:
+    """The second of two ACKs of a QP names an older PSN than the first."""
+    acks = [i for i in m.rows(Kind.TXPKT) if is_ack(m.frame(i))]
+    for i in acks[len(acks) // 2 :]:
+        f = m.frame(i)
+        before = [j for j in acks if j < i and m.rec["pe"][j] == m.rec["pe"][i] and (m.frame(j)[47:50] == f[47:50]).all()]
+        if len(before) > 2:
+            f[51:58] = m.frame(before[0])[51:58]
+            m.icrc(i)
+            return
+    raise AssertionError
+
+
+def ack_msn(m: Mutant) -> None:
+    i = m.packet(is_ack)
+    m.frame(i)[57] ^= 1
+    m.icrc(i)
+
+
+def nak_from_nowhere(m: Mutant) -> None:
+    i = m.packet(is_ack)
+    m.frame(i)[54] = 0x62
+    m.icrc(i)
+
+
+def ack_before_response(m: Mutant) -> None:
+    """The last write response before an ACK comes behind it."""
+    for i in m.rows(Kind.TXPKT)[m.rows(Kind.TXPKT).size // 2 :]:
+        if not is_ack(m.frame(i)):
+            continue
+        pe = m.rec["pe"][i]
+        b = [j for j in m.rows(Kind.AXI_B, 3) if j < i and m.rec["pe"][j] == pe][-1]
+        between = m.rec[b + 1 : i]
+        # right behind its response, so that it is the response of the acknowledged packet
+        if not ((between["kind"] == Kind.TXPKT) & (between["pe"] == pe)).any():
+            m.move(int(b), int(i) + 1)
+            if run_mutant(m, False).counts:
+                return
+            raise AssertionError("the response was not the one that the ACK waits for")
+    raise AssertionError
+
+
+def ack_missing(m: Mutant) -> None:
+    acks = [i for i in m.rows(Kind.TXPKT) if is_ack(m.frame(i))]
+    m.drop(int(acks[-1]))
+
+
+def cqe_field(at: int, bits: int = 1) -> Callable[[Mutant], None]:
+    def mutate(m: Mutant) -> None:
+        m.cqe(m.middle(m.rows(Kind.AXI_W, 4)))[at] ^= bits
+
+    return mutate
+
+
+def cqe_upper_half(m: Mutant) -> None:
+    wide = [i for i in m.rows(Kind.AXI_W, 4) if m.rec["aux1"][i] == 64]
+    m.cqe(m.middle(np.array(wide)))[40] = 1
+
+
+def cqe_swapped(m: Mutant) -> None:
+    """Two CQEs of a QP name each other's WQE; place, owner and time stamps stay right."""
+    i, j = m.pair()
+    a, b = m.cqe(i), m.cqe(j)
+    for part in (slice(0, 16), slice(22, 28)):
+        a[part], b[part] = b[part].copy(), a[part].copy()
+
+
+def cqe_slot(m: Mutant) -> None:
+    i = m.middle(np.array([i for i in m.rows(Kind.AXI_W, 4) if m.rec["aux1"][i] == 64]))
+    m.rec["addr"][i] += 64 if m.rec["addr"][i] & 64 == 0 else -64 & (1 << 64) - 1
+
+
+def cqe_strobe(m: Mutant) -> None:
+    i = m.middle(np.array([i for i in m.rows(Kind.AXI_W, 4) if m.rec["aux1"][i] == 64]))
+    m.rec["aux0"][i] = (1 << 63) - 1
+    m.rec["aux1"][i] = 63
+
+
+def cqe_ts_future(m: Mutant) -> None:
+    i = m.middle(m.rows(Kind.AXI_W, 4))
+    ts = m.cqe(i)[16:20].view("<u4")
+    ts[0] = int(m.rec["time"][i]) + 1
+
+
+def cqe_ts_early(m: Mutant) -> None:
+    """Stamped before its doorbell."""
+    m.cqe(m.middle(m.rows(Kind.AXI_W, 4)))[16:20] = 0
+
+
+def cqe_ts_decreases(m: Mutant) -> None:
+    i, j = m.pair()
+    a, b = m.cqe(i)[16:20].view("<u4"), m.cqe(j)[16:20].view("<u4")
+    assert b[0] > a[0]
+    b[0] = a[0] - 1
+
+
+def cqe_before_ack(m: Mutant) -> None:
+    """A CQE moves in front of the ACK that completes its WQE."""
+    for i in m.rows(Kind.AXI_W, 4)[10:]:
+        acks = [j for j in m.rows(Kind.RXPKT) if j < i and is_ack(m.frame(j)) and m.rec["pe"][j] == m.rec["pe"][i]]
+        qp = m.qp_of_cqe(i)
+        own = [j for j in acks if int.from_bytes(m.frame(j)[47:50].tobytes(), "big") == qp[1]]
+        cqes = [j for j in m.rows(Kind.AXI_W, 4) if own and own[-1] < j < i and m.qp_of_cqe(j)[0] == qp[0]]
+        if own and not cqes:
+            m.move(int(i), own[-1])
+            return
+    raise AssertionError
+
+
+def cqe_twice(m: Mutant) -> None:
+    i = m.middle(m.rows(Kind.AXI_W, 4))
+    m.rec = np.insert(m.rec, i + 1, m.rec[i])
+
+
+def cqe_missing(m: Mutant) -> None:
+    """One in the middle: found at the next CQE of the QP."""
+    i, _ = m.pair()
+    m.drop(i)
+
+
+def cqe_missing_at_end(m: Mutant) -> None:
+    i = int(m.rows(Kind.AXI_W, 4)[-1])
+    later = [j for j in range(i + 1, m.rec.size) if m.rec["pe"][j] == m.rec["pe"][i]
+             and (m.rec["id"][j] == 4 or (m.rec["kind"][j] == Kind.MMIO_W and m.rec["addr"][j] & 0xFFF == 16))]  # fmt: skip
+    m.drop(i, *later)
+
+
+def cqe_no_room(m: Mutant) -> None:
+    cq = [i for i in m.rows(Kind.MMIO_W) if m.rec["addr"][i] & 0xFFF == 16]
+    m.drop(*cq)
+
+
+def cqe_of_other_qp(m: Mutant) -> None:
+    m.cqe(m.rows(Kind.AXI_W, 4)[-1])[1] ^= 0x55
+
+
+def write_elsewhere(m: Mutant) -> None:
+    m.rec["addr"][m.middle(m.rows(Kind.AXI_W, 3))] += 4096
+
+
+def write_too_much(m: Mutant) -> None:
+    i = m.middle(m.rows(Kind.AXI_W, 3))
+    m.rec["aux1"][i] += 4096 - m.rec["aux1"][i]
+    m.rec["aux0"][i] = (1 << 64) - 1
+    m.rec["len"][i] = 64
+    m.rec["addr"][i] = m.rec["addr"][i] & ~np.uint64(4095)
+
+
+def write_more(m: Mutant) -> None:
+    """A guard byte: one write that no packet asked for."""
+    m.insert(m.rec.size, kind=Kind.AXI_W, id=3, addr=m.sim.heaps[0], len=1, aux0=1, aux1=1)
+    m.insert(m.rec.size, kind=Kind.AXI_B, id=3)
+
+
+def write_strobes(m: Mutant) -> None:
+    one = [i for i in m.rows(Kind.AXI_W, 3) if m.rec["len"][i] == 1 and m.rec["aux1"][i] > 8]
+    m.rec["aux0"][one[0]] ^= int(m.rec["aux0"][one[0]]) & -int(m.rec["aux0"][one[0]]) << 3
+
+
+def write_lost(m: Mutant) -> None:
+    m.drop(int(m.rows(Kind.AXI_W, 3)[-1]), int(m.rows(Kind.AXI_B, 3)[-1]))
+
+
+def response_alone(m: Mutant) -> None:
+    m.insert(m.rec.size, kind=Kind.AXI_B, id=3)
+
+
+def fetch_ahead(m: Mutant) -> None:
+    q = m.sim.qps[0]
+    addr = q.ctx.sq_base + q.head % m.sim.k.depth * 128
+    m.insert(m.rec.size, kind=Kind.AXI_R, id=0, pe=q.pe, addr=addr, len=2, aux0=m.sim.now)
+
+
+def fetch_before_doorbell(m: Mutant) -> None:
+    m.rec["aux0"][m.middle(m.rows(Kind.AXI_R, 0))] = 1
+
+
+def fetch_outside(m: Mutant) -> None:
+    m.insert(m.rec.size, kind=Kind.AXI_R, id=0, addr=m.sim.heaps[0], len=2, aux0=m.sim.now)
+
+
+def gather_outside(m: Mutant) -> None:
+    m.insert(m.rec.size // 2, kind=Kind.AXI_R, id=1, addr=m.sim.heaps[0] & ~63, len=64, aux0=m.sim.now)
+
+
+def gather_before_doorbell(m: Mutant) -> None:
+    m.rec["aux0"][m.middle(m.rows(Kind.AXI_R, 1))] = 1
+
+
+def read_unaligned(m: Mutant) -> None:
+    i = m.middle(np.array([i for i in m.rows(Kind.AXI_R, 1) if m.rec["len"][i] > 1]))
+    m.rec["addr"][i] += 8
+    m.rec["len"][i] -= 1
+
+
+def read_across_4k(m: Mutant) -> None:
+    """A burst that covers two pages of one source."""
+    i = next(i for i in m.rows(Kind.AXI_R, 1) if (m.rec["addr"][i] + 64 * m.rec["len"][i]) % 4096 == 0
+             and m.rec["addr"][m.rows(Kind.AXI_R, 1)[list(m.rows(Kind.AXI_R, 1)).index(i) + 1]]
+             == m.rec["addr"][i] + 64 * m.rec["len"][i])  # fmt: skip
+    m.rec["len"][i] += 1
+
+
+def read_faults(m: Mutant) -> None:
+    m.rec["flags"][m.middle(m.rows(Kind.AXI_R, 1))] = 2
+
+
+def foreign_id(m: Mutant) -> None:
+    m.insert(m.rec.size, kind=Kind.AXI_R, id=7, addr=m.sim.heaps[0], len=1)
+
+
+def store_nowhere(m: Mutant) -> None:
+    m.insert(m.rec.size, kind=Kind.STORE, addr=0x10, len=4)
+
+
+def byte_changed(m: Mutant) -> None:
+    m.sim.memory[1].parts[0][1][77] ^= 1
+
+
+def counter_wrong(m: Mutant) -> None:
+    m.sim.counters[1][Cnt.TX_REQUEST] += 1
+
+
+@dataclass
+class Case:
+    """A planted fault and the checks that it must turn red: all of `red`, nothing besides."""
+
+    name: str
+    mutate: Callable[[Mutant], None]
+    red: set[Check]
+    also: frozenset[Check] = frozenset()  # consequences that may follow
+
+
+C = Check
+CASES = [
+    Case("payload byte", flip(80), {C.TX_PAYLOAD}),
+    Case("payload byte with its ICRC", flip(80, fix=True), {C.TX_PAYLOAD}),
+    *(
+        Case(f"header: {name}", flip(at, bits, True, want), {C.TX_HEADER})
+        for name, at, bits, want in (
+            ("destination MAC", 0, 1, is_request), ("source MAC", 11, 1, is_request), ("EtherType", 12, 1, is_request),
+            ("TOS", 15, 4, is_request), ("identification", 18, 1, is_request), ("DF", 20, 0x40, is_request),
+            ("TTL", 22, 1, is_request), ("IPv4 checksum", 24, 1, is_request), ("source address", 26, 1, is_request),
+            ("source port", 34, 1, is_request), ("destination port", 36, 1, is_request),
+            ("UDP length", 39, 4, is_request), ("UDP checksum", 40, 1, is_request), ("SE", 43, 0x80, is_request),
+            ("MigReq", 43, 0x40, is_request), ("PadCnt", 43, 0x10, is_request), ("TVer", 43, 1, is_request),
+            ("P_Key", 44, 1, is_request), ("FECN", 46, 0x80, is_request), ("AckReq", 50, 0x80, is_request),
+            ("opcode", 42, 1, is_request), ("VA", 61, 1, is_request), ("R_Key", 64, 1, is_request),
+            ("DMA length", 69, 1, is_request), ("ACK: TOS", 15, 4, is_ack), ("ACK: AckReq", 50, 0x80, is_ack),
+        )
+    ),
+    Case("destination address", flip(33, 1, True), {C.TX_UNEXPECTED}, frozenset({C.TX_PSN})),
+    Case("DestQP", flip(48, 1, True), {C.TX_UNEXPECTED}, frozenset({C.TX_PSN})),
+    Case("ICRC", flip(-1), {C.TX_ICRC}),
+    Case("ICRC of an ACK", flip(-1, want=is_ack), {C.TX_ICRC}),
+    Case("pad byte", pad_byte, {C.TX_PAD}),
+    Case("wrong PSN", psn_wrong, {C.TX_PSN}),
+    Case("PSN gap", psn_gap, {C.TX_PSN}, frozenset({C.COUNTER})),
+    Case("sent twice", sent_twice, {C.TX_PSN}, frozenset({C.COUNTER})),
+    Case("sent before its fetch", sent_before_fetch, {C.TX_EARLY}),
+    Case("doorbell lost", doorbell_lost, {C.TX_UNEXPECTED, C.READ_FETCH, C.READ_GATHER, C.CQE_UNEXPECTED},
+         frozenset({C.COUNTER, C.CONTENT})),
+    Case("ACK ahead", ack_psn_ahead, {C.ACK_PSN}),
+    Case("ACK goes back", ack_psn_back, {C.ACK_PSN}),
+    Case("ACK with a wrong MSN", ack_msn, {C.ACK_MSN}),
+    Case("NAK from nowhere", nak_from_nowhere, {C.NAK}),
+    Case("ACK before the write response", ack_before_response, {C.ACK_EARLY}),
+    Case("ACK missing", ack_missing, {C.ACK_MISSING}, frozenset({C.COUNTER})),
+    Case("CQE opcode", cqe_field(24, 2), {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE length", cqe_field(9, 2), {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE imm_data", cqe_field(4), {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE vni", cqe_field(13), {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE type", cqe_field(3, 4), {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE with_imm", cqe_field(3, 8), {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE reserved", cqe_field(29), {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE upper half", cqe_upper_half, {C.CQE_FIELD, C.CONTENT}),
+    Case("CQE owner", cqe_field(31, 0x80), {C.CQE_OWNER, C.CONTENT}),
+    Case("CQE error code", cqe_field(0, 0xA5), {C.CQE_STATUS, C.CONTENT}),
+    Case("CQEs swapped", cqe_swapped, {C.CQE_ORDER, C.CONTENT}),
+    Case("CQE slot", cqe_slot, {C.CQE_SLOT}, frozenset({C.CONTENT})),
+    Case("CQE strobes", cqe_strobe, {C.CQE_STROBE}),
+    Case("CQE time stamp in the future", cqe_ts_future, {C.CQE_TS, C.CONTENT}),
+    Case("CQE time stamp before the doorbell", cqe_ts_early, {C.CQE_TS, C.CONTENT}),
+    Case("CQE time stamps decrease", cqe_ts_decreases, {C.CQE_TS, C.CONTENT}),
+    Case("CQE before its ACK", cqe_before_ack, {C.CQE_EARLY}, frozenset({C.CQE_TS})),
+    Case("CQE twice", cqe_twice, {C.CQE_UNEXPECTED}),
+    Case("CQE missing", cqe_missing, {C.CQE_ORDER}, frozenset({C.COUNTER, C.CONTENT, C.DB_AMBIGUOUS, C.WRITE_ORDER,
+                                                               C.CQE_ROOM})),
+    Case("last CQE missing", cqe_missing_at_end, {C.OUTSTANDING}, frozenset({C.COUNTER, C.CONTENT})),
+    Case("CQE without room", cqe_no_room, {C.CQE_ROOM}),
+    Case("CQE of another QP", cqe_of_other_qp, {C.CQE_UNEXPECTED, C.OUTSTANDING},
+         frozenset({C.COUNTER, C.CONTENT, C.DB_AMBIGUOUS})),
+    Case("write elsewhere", write_elsewhere, {C.WRITE_OUTSIDE}),
+    Case("write of too many bytes", write_too_much, {C.WRITE_OUTSIDE}, frozenset({C.ACK_EARLY, C.WRITE_MISSING})),
+    Case("write that nobody asked for", write_more, {C.WRITE_OUTSIDE}),
+    Case("write strobes", write_strobes, {C.WRITE_STROBE}),
+    Case("write lost", write_lost, {C.WRITE_MISSING}, frozenset({C.ACK_EARLY})),
+    Case("response alone", response_alone, {C.WRITE_ORDER}),
+    Case("fetch ahead of the producer", fetch_ahead, {C.READ_FETCH}),
+    Case("fetch before the doorbell", fetch_before_doorbell, {C.READ_FETCH}),
+    Case("fetch outside the rings", fetch_outside, {C.READ_FETCH}),
+    Case("gather outside", gather_outside, {C.READ_GATHER}),
+    Case("gather before the doorbell", gather_before_doorbell, {C.READ_GATHER}),
+    Case("unaligned read", read_unaligned, {C.AXI_BURST}),
+    Case("read across 4 KiB", read_across_4k, {C.AXI_BURST}),
+    Case("read fault", read_faults, {C.AXI_RESP}),
+    Case("foreign AXI ID", foreign_id, {C.AXI_ID}),
+    Case("store nowhere", store_nowhere, {C.STORE_UNMAPPED}),
+    Case("a byte of memory", byte_changed, {C.CONTENT}),
+    Case("counter", counter_wrong, {C.COUNTER}),
+]  # fmt: skip
+
+
+def run_mutant(m: Mutant, exact: bool) -> Judge:
+    """Judge a damaged stream."""
+    judge = Judge(m.sim.configs, exact=exact)
+    judge.feed(m.rec, m.side)
+    return end(judge, m.sim)
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["batch", "exact"])
+@pytest.mark.parametrize("case", CASES, ids=[c.name.replace(" ", "-") for c in CASES])
+def test_planted_fault(case: Case, exact: bool) -> None:
+    """Exactly the check of the fault turns red."""
+    m = Mutant(simulate(sizes=(40, 6000), wqes=30))
+    case.mutate(m)
+    judge = run_mutant(m, exact)
+    red = set(judge.counts)
+    assert case.red <= red <= case.red | case.also, judge.report()
+    for finding in judge.findings:
+        assert finding.expected != finding.got
+        assert finding.render().count("\n") == 2
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    """No check without a fault that turns it red."""
+    elsewhere = {Check.ASYNC, Check.NAK_MISSING, Check.DB_AMBIGUOUS}
+    assert set().union(*(c.red for c in CASES)) | elsewhere == set(Check)
+
+
+def test_nak_missing() -> None:
+    """A refused request that nobody answers."""
+    sim = simulate(one_way=True, faults={(0, 1, 12): "rkey"})
+    m = Mutant(sim)
+    naks = [i for i in m.rows(Kind.TXPKT) if m.frame(i)[42] == 0x11 and m.frame(i)[54] != 0x1F]
+    m.drop(*naks)
+    red = set(run_mutant(m, False).counts)
+    assert Check.NAK_MISSING in red and red <= {Check.NAK_MISSING, Check.COUNTER}
+
+
+def test_ambiguous_doorbell() -> None:
+    """A doorbell whose verdict depends on a completion that may or may not have been counted."""
+    sim = simulate(sizes=(64, 64))
+    m = Mutant(sim)
+    i = m.rows(Kind.AXI_W, 4)[0]
+    pe, qpn = m.qp_of_cqe(i)
+    q = sim.by_qpn[pe, qpn]
+    db = [j for j in m.rows(Kind.MMIO_W) if m.rec["addr"][j] == 0x08000000 + 4096 * qpn and m.rec["pe"][j] == pe
+          and j < i]  # fmt: skip
+    data = int(m.rec["data"][db[-1]])
+    bits = 17 if q.ctx.version == 1 else 21
+    start = q.ctx.sq_start_index
+    word = ((start + sim.k.depth + 1) << 3 & (1 << bits) - 1) | data >> bits << bits
+    m.insert(int(i), kind=Kind.MMIO_W, pe=pe, addr=0x08000000 + 4096 * qpn, data=word, flags=0xFF)
+    assert Check.DB_AMBIGUOUS in run_mutant(m, False).counts
+
+
+def test_waits_are_named() -> None:
+    """What is outstanding says where it waits: the stream cut at every tenth."""
+    sim = simulate(sizes=(40, 6000), wqes=30)
+    texts = set()
+    for cut in range(0, sim.records.size, sim.records.size // 10):
+        judge = Judge(sim.configs)
+        judge.feed(sim.records[:cut], sim.side)
+        texts |= {line.split("got")[1].split(":")[0].strip() for line in judge.outstanding()}
+    assert {"its fetch", "transmission", "an ACK", "its CQE"} <= texts
+
+
+def test_cost_per_wqe() -> None:
+    """64-byte WQEs over 8 QPs: measured cost of the judge, far below what a per-record judge takes.
+
+    The figure itself belongs to the benchmark; the bound only catches a fall-back to the exact engine.
+    """
+    sim = simulate(qps=4, wqes=250, sizes=(64, 64), depth=64, cq_depth=64, mtus=(5,), burst=8)
+    best = 1e9
+    for _ in range(3):
+        judge = Judge(sim.configs)
+        start = time.process_time()
+        judge.feed(sim.records, sim.side)
+        best = min(best, time.process_time() - start)
+    assert judge.batch_records == sim.records.size, judge.batch.why
+    print(f"judge: {best / 2000 * 1e6:.1f} us per 64-byte WQE")
+    assert best / 2000 < 60e-6
