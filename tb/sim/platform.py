@@ -205,8 +205,12 @@ class Rig:
                 self._show()
         except Exception as error:
             self.drain()
-            for line in self.judge.outstanding()[:40] if self.judge is not None else ():
-                error.add_note(line)
+            if self.judge is not None:
+                # the first thing that went wrong comes first: what hangs later mostly follows from it
+                for finding in self.judge.findings[:8]:
+                    error.add_note(finding.render())
+                for line in self.judge.outstanding()[:40]:
+                    error.add_note(line)
             raise
         finally:
             core.close()

@@ -65,13 +65,13 @@ class _Progress(threading.Thread):
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
-        self._path, self._stop, self._shown = path, threading.Event(), ""
+        self._path, self._end, self._shown = path, threading.Event(), ""
         path.unlink(missing_ok=True)
 
     def run(self) -> None:
         tty = sys.stderr.isatty()
         last = time.monotonic()
-        while not self._stop.wait(0.3):
+        while not self._end.wait(0.3):
             try:
                 text = self._path.read_text()
             except OSError:
@@ -82,7 +82,7 @@ class _Progress(threading.Thread):
             print(f"\r\x1b[K{text}" if tty else text, end="" if tty else "\n", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
-        self._stop.set()
+        self._end.set()
         self.join()
         if self._shown and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
