@@ -474,15 +474,15 @@ class Batch:
         low = s.w_laddr[row] & np.uint64(~63 & _ALL_ONES)
         # last byte of the aligned source range: never wraps, an MR ends at 2^64 at the most
         high = (s.w_laddr[row] + (s.w_len[row] - 1).astype(np.uint64)) | np.uint64(63)
-        time, pe = s.w_time[row], s.q_pe[g]
+        time, sent, pe = s.w_time[row], s.w_sent[row] - s.position, s.q_pe[g]
         last = r.addr + (64 * r.len - 1).astype(np.uint64)
         since = r.aux0.astype(np.int64)
         for p in np.unique(r.pe).tolist():
             mine, reads = np.flatnonzero(pe == p), np.flatnonzero(r.pe == p)
             _need(mine.size > 0, "gather without a WQE")
             order = mine[np.lexsort((time[mine], low[mine]))]
-            lows, highs, times = low[order], high[order], time[order]
-            begin, end_at, when = r.addr[reads], last[reads], since[reads]
+            lows, highs, times, gone = low[order], high[order], time[order], sent[order]
+            begin, end_at, when, now = r.addr[reads], last[reads], since[reads], r.pos[reads]
             # a source that begins where the read does: the last one announced before it
             fresh = np.ones(lows.size, np.bool_)
             fresh[1:] = lows[1:] != lows[:-1]
@@ -492,6 +492,7 @@ class Batch:
             keys = rank << 44 | times
             latest = np.maximum(np.searchsorted(keys, rank[at] << 44 | when, side="right") - 1, 0)
             good = (lows[latest] <= begin) & (times[latest] <= when) & (highs[latest] >= end_at)
+            good &= gone[latest] > now
             # else the one that reaches farthest of all that begin before
             rest = np.flatnonzero(~good)
             if not rest.size:
@@ -499,12 +500,14 @@ class Batch:
             best = np.maximum.accumulate(highs)
             fresh[1:] = best[1:] != best[:-1]
             witness = np.maximum.accumulate(np.where(fresh, np.arange(best.size), 0))[at[rest]]
-            rest = rest[(times[witness] > when[rest]) | (highs[witness] < end_at[rest])]
+            missed = (times[witness] > when[rest]) | (highs[witness] < end_at[rest])
+            rest = rest[missed | (gone[witness] <= now[rest])]
             # else any: buffers that were used again within the batch
             _need(rest.size * lows.size < _SEARCH, "too many gathers to search for")
             some = lows <= begin[rest][:, None]
             some &= highs >= end_at[rest][:, None]
             some &= times <= when[rest][:, None]
+            some &= gone > now[rest][:, None]
             _need(some.any(axis=1), "gather outside the sources")
 
     # ------------------------------------------------------------------ link
@@ -592,6 +595,8 @@ class Batch:
         _need(want[first, frames.BASE :] == head[first, frames.BASE :], "RETH")
         self._pads(side, r.len, pad)
         self._body_crcs(g, head, side, r.len)
+        # a column that only this engine reads, and only between doorbell and here
+        s.w_sent[w[last]] = r.pos[last] + s.position
         flat = s.w_flat[w] + k * mtu
         _need(not s.meets_ring(flat, size), "source in a ring")
         self._tx_next = qps, number[end] + 1, idx[end] + last[end]

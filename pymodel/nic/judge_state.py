@@ -288,6 +288,7 @@ class State:
         self.w_local = np.zeros(total, np.bool_)  # that error was found by the requester itself
         self.w_time = np.zeros(total, np.int64)  # cycle of the doorbell
         self.w_pos = np.zeros(total, np.int64)  # record of the doorbell
+        self.w_sent = np.zeros(total, np.int64)  # record of its last packet, far away: not sent (batch engine)
         self.e_rows = 1 << 12
         self.e_end = np.zeros((nq, self.e_rows), np.int64)  # number of the last packet of message m
 

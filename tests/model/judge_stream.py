@@ -132,6 +132,7 @@ class Sim:
         self.counters = [[0] * 64 for _ in range(n)]
         self.asyncs: list[list[tuple[int, int]]] = [[] for _ in range(n)]
         self.link_free = [0] * n
+        self.last_psn: dict[tuple[int, int, int], int] = {}  # (PE, QPN, WQE index) -> PSN of its last packet
         self.arrive: dict[tuple[int, int], int] = {}
         self.axi: dict[tuple[int, int, str], int] = {}
         self._build()
@@ -412,6 +413,8 @@ class Sim:
         ext = struct.pack(">QII", w.raddr, w.rkey, w.length) if i == 0 else b""
         psn = (qp.ctx.sq_psn + w.first + i) & 0xFFFFFF
         frame = self.frame(qp, opcode, psn, ack, ext, payload)
+        if last:
+            self.last_psn[qp.pe, qp.qpn, w.index] = psn
         self.transmit(qp, frame, ready)
 
     def frame(self, qp: Qp, opcode: int, psn: int, ack: bool, ext: bytes, payload: bytes) -> bytes:
