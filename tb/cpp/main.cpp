@@ -384,6 +384,15 @@ int main(int argc, char** argv) {
         g_trace->open(trace_file);
     }
 #endif
+    // inputs start with values drawn from the seed; ours do not
+#ifdef TB_CLOCK
+    g_top->TB_CLOCK = 0;
+#endif
+#ifdef TB_EVT
+    g_top->TB_EVT = 0;
+    vpi_hook_attention_signal(TB_STR(TB_TOP) "." TB_STR(TB_EVT));
+#endif
+    drive_low_phase();
     Verilated::addExitCb([](void*) { end_of_simulation(); close_outputs(); }, nullptr);
 
     if (const char* workload = option(argc, argv, "--bare")) {
@@ -395,13 +404,9 @@ int main(int argc, char** argv) {
         return code;
     }
 
-#ifdef TB_EVT
-    vpi_hook_attention_signal(TB_STR(TB_TOP) "." TB_STR(TB_EVT));
-#endif
     vlog_startup_routines_bootstrap();
     VerilatedVpi::callCbs(cbStartOfSimulation);
     settle();
-    drive_low_phase();
     step(false, true);
     while (!g_ctx->gotFinish() && housekeeping()) {
 #ifdef TB_CLOCK
