@@ -74,10 +74,6 @@ module ack_gen
     end else begin
       read_q <= read;
       busy_q <= drain_i.valid && queued_q[drain_i.qpi];
-      if (read) begin
-        if (nak_q[turn]) nak_q[turn] <= 1'b0;
-        else ack_q[turn] <= 1'b0;
-      end
       if (pop) queued_q[turn] <= 1'b0;
       if (in_valid_i) begin
         queued_q[in_i.qpi] <= 1'b1;
@@ -88,6 +84,9 @@ module ack_gen
           ack_q[in_i.qpi] <= 1'b1;
         end
       end
+      // last: an answer that comes in while its kind is read is what the memory gives
+      if (read && nak_q[turn]) nak_q[turn] <= 1'b0;
+      if (read && !nak_q[turn]) ack_q[turn] <= 1'b0;
     end
   end
 

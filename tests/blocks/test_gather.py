@@ -1,11 +1,14 @@
 """Gather (rtl/memory/gather.sv, gather_issue.sv, realign.sv, axi_rd_mux.sv) against the bytes of a memory.
 
-Sweep: every source offset in a beat with lengths around the beat and page borders, 0 and 4096; random mixes; memory
-latency 0 to 300, stalls on AR, R and at both outputs; a rival reader; bus errors in the first, middle and last beat.
+Sweep: every source offset in a beat with lengths around the beat and page borders, 0 and 4096; random mixes;
+memory latency 0 to 300, stalls on AR, R and at both outputs; a rival reader; bus errors in the first, middle
+and last beat.
 Stimulus: packets of many QPs in order at the block's port, memory in the bench.
-Checks: every packet's headers and bytes in order, zeros behind its end, one error pulse with QP and slot, exactly the
-packets that have to be missing, nothing left for a reset; the memory model checks the bursts (aligned, no 4 KiB crossing).
-Timing: 24 KiB of reads in flight and full rate for 4 KiB packets at 200 cycles of latency; small packets <= 5 cycles.
+Checks: every packet's headers and bytes in order, zeros behind its end, one error pulse with QP and slot,
+exactly the packets that have to be missing, nothing left for a reset; the memory model checks the bursts
+(aligned, no 4 KiB crossing).
+Timing: 24 KiB of reads in flight and full rate for 4 KiB packets at 200 cycles of latency; small packets <= 5
+cycles.
 Not proved here: framing of the payload (test_rx_loopback.py).
 """
 
@@ -60,7 +63,15 @@ class Bench:
     async def start(self, latency: int = 20, stall: int = 0) -> None:
         """Resets and fills the memory."""
         dut = self.dut
-        for name in ("qp_stopped_i", "qp_set_i", "drain_valid_i", "job_valid_i", "pkt_ready_i", "pay_ready_i", "fault_i"):
+        for name in (
+            "qp_stopped_i",
+            "qp_set_i",
+            "drain_valid_i",
+            "job_valid_i",
+            "pkt_ready_i",
+            "pay_ready_i",
+            "fault_i",
+        ):
             getattr(dut, name).value = 0
         dut.rival_i.value = 0
         dut.latency_i.value = latency
@@ -95,7 +106,9 @@ class Bench:
             self.data += int(dut.pay_data_o.value).to_bytes(64, "little")
             if dut.pay_last_o.value == 1:
                 packet = self.open.pop(0)
-                assert len(self.data) == -(-packet[2] // 64) * 64, f"{packet}: {len(self.data)} bytes in beats"
+                assert len(self.data) == -(-packet[2] // 64) * 64, (
+                    f"{packet}: {len(self.data)} bytes in beats"
+                )
                 assert not any(self.data[packet[2] :]), f"{packet}: bytes behind its end are not zero"
                 self.packets.append((*packet, bytes(self.data[: packet[2]])))
                 self.data.clear()
@@ -104,7 +117,9 @@ class Bench:
         await FallingEdge(dut.clk_i)
         self.cycles += 1
 
-    async def run(self, jobs: list[Job], stall: float = 0.0, gap: float = 0.0, expect: int | None = None) -> None:
+    async def run(
+        self, jobs: list[Job], stall: float = 0.0, gap: float = 0.0, expect: int | None = None
+    ) -> None:
         """Sends the jobs and waits until `expect` packets (all of them) left, then for silence."""
         dut = self.dut
         want = len(self.packets) + (len(jobs) if expect is None else expect)
@@ -123,7 +138,9 @@ class Bench:
                 if dut.job_ready_o.value == 1:  # state only, so it holds until the edge
                     queue.pop(0)
             await self.cycle(stall)
-            assert self.cycles < limit, f"{len(queue)} jobs not taken, {want - len(self.packets)} packets missing"
+            assert self.cycles < limit, (
+                f"{len(queue)} jobs not taken, {want - len(self.packets)} packets missing"
+            )
         dut.job_valid_i.value = 0
 
     async def idle(self, cycles: int) -> None:
@@ -133,7 +150,7 @@ class Bench:
             await self.cycle(0.0)
 
     def compare(self, jobs: list[Job]) -> None:
-        """All packets so far are exactly these, in order (packets without payload may run ahead of payload)."""
+        """All packets so far are exactly these, in order (those without payload may run ahead)."""
 
         def key(packets: list[tuple[int, int, int, bytes]], empty: bool) -> list[tuple[int, int, int, bytes]]:
             return [p for p in packets if (p[2] == 0) == empty]
@@ -146,8 +163,12 @@ class Bench:
 
 def random_job(psn: int) -> Job:
     """A packet with a length and an address where borders are likely."""
-    length = random.choice([0, 1, 63, 64, 65, 256, 1024, 4095, 4096, random.randrange(4097), random.randrange(130)])
-    addr = random.choice([random.randrange(SIZE - 4096), 4096 * random.randrange(30) + random.randrange(-70, 70)])
+    length = random.choice(
+        [0, 1, 63, 64, 65, 256, 1024, 4095, 4096, random.randrange(4097), random.randrange(130)]
+    )
+    addr = random.choice(
+        [random.randrange(SIZE - 4096), 4096 * random.randrange(30) + random.randrange(-70, 70)]
+    )
     return Job(random.randrange(64), psn, max(0, min(addr, SIZE - 4096)), length, random.randrange(16))
 
 
@@ -159,7 +180,9 @@ async def test_offsets(dut) -> None:
     jobs = [
         Job(n % 64, n, page * 4096 - 64 + offset, length)
         for n, (page, offset, length) in enumerate(
-            (1 + o % 20, o, n) for o in range(64) for n in (1, 2, 63 - o % 3, 64, 65, 127 + o % 3, 200, 4096 - o % 2)
+            (1 + o % 20, o, n)
+            for o in range(64)
+            for n in (1, 2, 63 - o % 3, 64, 65, 127 + o % 3, 200, 4096 - o % 2)
         )
     ]
     await bench.run(jobs)
@@ -183,7 +206,7 @@ async def test_random(dut, latency: int, stall: int) -> None:
 
 @cocotb.test()
 async def test_rate(dut) -> None:
-    """4 KiB packets keep the pace of the link (66 beats a frame) at 200 cycles of latency; small ones 5 cycles each."""
+    """4 KiB packets keep the pace of the link (66 beats a frame) at 200 cycles of latency; small ones 5."""
     bench = Bench(dut)
     await bench.start(latency=200)
     jobs = [Job(0, n, 4096 * (n % 16) + 64 * (n % 2) + n % 3, 4096) for n in range(80)]
@@ -202,14 +225,17 @@ async def test_rate(dut) -> None:
 @cocotb.test()
 @cocotb.parametrize(beat=[0, 31, 63])
 async def test_bus_error(dut, beat: int) -> None:
-    """A fault drops its packet and later requests of that QP, PSN for PSN, until it is programmed; no other QP suffers."""
+    """A fault drops its packet and the QP's later requests until it is programmed; no other QP suffers."""
     bench = Bench(dut)
     await bench.start(stall=60)
     dut.fault_i.value = 1
     dut.fault_beat_i.value = 64 + beat
     bad = Job(5, 0xFFFFFE, 4096, 4096, 9)
     before = [Job(5, 0xFFFFF0 + n, 64 * n, 300) for n in range(14)]
-    after = [Job(random.choice([5, 6]), (0xFFFFFF + n) % (1 << 24), 8192 + 64 * n, random.choice([0, 64, 700])) for n in range(40)]
+    after = [
+        Job(random.choice([5, 6]), (0xFFFFFF + n) % (1 << 24), 8192 + 64 * n, random.choice([0, 64, 700]))
+        for n in range(40)
+    ]
     again = [Job(5, 0xFFFFFC, 0, 100), Job(5, 0xFFFFFE, 0, 100), Job(5, 3, 0, 0)]
     kept = [*before, *(j for j in after if j.qpi == 6), again[0]]
     await bench.run([*before, bad, *after, *again], 0.2, expect=len(kept))
@@ -233,7 +259,7 @@ async def test_bus_error(dut, beat: int) -> None:
 
 @cocotb.test()
 async def test_stopped_qp(dut) -> None:
-    """Packets of a QP that is not RTS or that a reset drains are dropped; the drain ends when its last packet left."""
+    """Packets of a QP not in RTS or in reset are dropped; the drain ends when its last packet left."""
     bench = Bench(dut)
     await bench.start(latency=100)
     dut.qp_stopped_i.value = 1 << 3

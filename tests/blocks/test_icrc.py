@@ -1,12 +1,14 @@
 """ICRC stage of the framer (rtl/wire/tx_icrc.sv, icrc_pkg.sv) against the library's CRC-32.
 
-Sweep: every packet length from headers alone (40 bytes) to the longest (4160), in steps of 4; random bytes; with and
-without stalls at the output.
-Stimulus: beats that start with the IP header; lanes behind the last byte are zero, as the stage before leaves them.
-Checks: the packet comes out unchanged and zlib's CRC over the bytes that wire.md 4 names follows it, little-endian; beat
-borders, first and last.
+Sweep: every packet length from headers alone (40 bytes) to the longest (4160), in steps of 4; random bytes;
+with and without stalls at the output.
+Stimulus: beats that start with the IP header; lanes behind the last byte are zero, as the stage before leaves
+them.
+Checks: the packet comes out unchanged and zlib's CRC over the bytes that wire.md 4 names follows it, little-
+endian; beat borders, first and last.
 Timing: one beat a cycle, and one more where the ICRC needs a beat of its own.
-Not proved here: the receive side's use of the same function (test_rx.py), that the framer leaves those lanes zero.
+Not proved here: the receive side's use of the same function (test_rx.py), that the framer leaves those lanes
+zero.
 """
 
 import random
@@ -25,7 +27,7 @@ BENCH = {
         "tests/blocks/sv/icrc_bench.sv",
     ],
 }
-#: bytes that routers may change count as ones (wire.md 4): TOS, TTL, IP checksum, UDP checksum, fifth byte of the BTH
+#: bytes that count as ones (wire.md 4): TOS, TTL, IP checksum, UDP checksum, fifth byte of the BTH
 VARIANT = (1, 8, 10, 11, 26, 27, 32)
 
 
@@ -40,9 +42,7 @@ def icrc(packet: bytes) -> bytes:
 async def run(dut, lengths: list[int], stall: float) -> int:
     """Sends one random packet of each length and compares; returns the cycles it took."""
     packets = [random.randbytes(n) for n in lengths]
-    beats = [
-        (i == 0, i + 64 >= len(p), p[i : i + 64]) for p in packets for i in range(0, len(p), 64)
-    ]
+    beats = [(i == 0, i + 64 >= len(p), p[i : i + 64]) for p in packets for i in range(0, len(p), 64)]
     dut.rst_ni.value = 0
     dut.in_valid_i.value = 0
     dut.out_ready_i.value = 0
@@ -72,7 +72,9 @@ async def run(dut, lengths: list[int], stall: float) -> int:
             got += beat[:n]
             if dut.out_last_o.value == 1:
                 want = packets[done] + icrc(packets[done])
-                assert bytes(got) == want, f"length {len(packets[done])}: ICRC {got[-4:].hex()}, want {want[-4:].hex()}"
+                assert bytes(got) == want, (
+                    f"length {len(packets[done])}: ICRC {got[-4:].hex()}, want {want[-4:].hex()}"
+                )
                 got.clear()
                 done += 1
             else:
@@ -96,4 +98,6 @@ async def test_every_length(dut) -> None:
 @cocotb.test()
 async def test_stalls(dut) -> None:
     """Lengths around the beat borders with an output that stalls half of the time."""
-    await run(dut, [random.choice([40, 56, 60, 64, 68, 120, 124, 128, 132, 4152, 4160]) for _ in range(300)], 0.5)
+    await run(
+        dut, [random.choice([40, 56, 60, 64, 68, 120, 124, 128, 132, 4152, 4160]) for _ in range(300)], 0.5
+    )

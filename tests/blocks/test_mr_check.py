@@ -1,8 +1,8 @@
 """Memory region check (rtl/memory/mr_check.sv) against the rule in unbounded integers (nic.md 2, wire.md 5).
 
-Sweep: regions anywhere in 64 bits, at 0, at the end, of exactly 2^64 bytes, of length 0 and 1, invalidated; accesses at
-each border and one byte beyond, such that wrap at 2^64, of zero length and of 2^32 - 1; local and remote key, wrong tag,
-index beyond the table; each right with and without it.
+Sweep: regions anywhere in 64 bits, at 0, at the end, of exactly 2^64 bytes, of length 0 and 1, invalidated;
+accesses at each border and one byte beyond, such that wrap at 2^64, of zero length and of 2^32 - 1; local and
+remote key, wrong tag, index beyond the table; each right with and without it.
 Stimulus: one request a cycle, gaps now and then; a region changed in the very cycle of a request to it.
 Checks: both verdicts of every request. Timing: exactly two cycles after the request, never without one.
 Not proved here: what the users do with a verdict (test_rx.py).
@@ -49,7 +49,9 @@ def random_region() -> Region:
     return Region(random.random() < 0.9, base, max(0, length), random.getrandbits(4), tags[0], tags[1])
 
 
-def verdict(regions: list[Region], key: int, remote: bool, right: int, va: int, length: int) -> tuple[bool, bool]:
+def verdict(
+    regions: list[Region], key: int, remote: bool, right: int, va: int, length: int
+) -> tuple[bool, bool]:
     """(key holds, everything holds)."""
     if length == 0:
         return True, True
@@ -70,7 +72,9 @@ def random_request(regions: list[Region]) -> tuple[int, bool, int, int, int]:
     remote = random.random() < 0.5
     tag = (r.rtag if remote else r.ltag) ^ (random.random() < 0.1)
     high = random.choice([0] * 19 + [1 << 16])  # index beyond the table
-    va = random.choice([r.base, r.base + r.length, r.base - 1, r.base + r.length // 2, random.getrandbits(64)])
+    va = random.choice(
+        [r.base, r.base + r.length, r.base - 1, r.base + r.length // 2, random.getrandbits(64)]
+    )
     va = (va + random.randrange(-2, 3)) % TOP
     room = (r.base + r.length - va) % TOP
     length = random.choice([0, 1, room, room + 1, room - 1, 4096, 0xFFFF_FFFF, 0x8000_0000, TOP - va])

@@ -1,12 +1,14 @@
 """Scatter (rtl/memory/scatter.sv, realign.sv, axi_wr_mux.sv) against a byte array.
 
-Sweep: every target offset with lengths around the beat and page borders, each place that a payload can have behind the
-headers (40, 44, 56, 60); random mixes of writes and skipped packets; write latency 0 to 300, stalls on AW and W; a rival
-writer; bus errors.
+Sweep: every target offset with lengths around the beat and page borders, each place that a payload can have
+behind the headers (40, 44, 56, 60); random mixes of writes and skipped packets; write latency 0 to 300,
+stalls on AW and W; a rival writer; bus errors.
 Stimulus: packets in a buffer as the receive side leaves them, headers and tail filled with noise.
-Checks: the whole memory byte for byte at the end, so that every byte around each target is a guard byte; bursts counted
-and judged by the memory model (aligned, no 4 KiB crossing, no empty beat); buffer beats given back; errors reported.
-Timing: 66 cycles for 4 KiB at 200 cycles of latency (the pace of the link), 5 for small packets; several bursts open.
+Checks: the whole memory byte for byte at the end, so that every byte around each target is a guard byte;
+bursts counted and judged by the memory model (aligned, no 4 KiB crossing, no empty beat); buffer beats given
+back; errors reported.
+Timing: 66 cycles for 4 KiB at 200 cycles of latency (the pace of the link), 5 for small packets; several
+bursts open.
 Not proved here: that the order of packets is that of the PSNs (test_rx.py).
 """
 
@@ -89,7 +91,10 @@ class Bench:
         limit = self.cycles + 600 * (len(packets) + 2)
         for packet in packets:
             beats = packet.beats()
-            while self.filled + len(beats) - int(dut.released_o.value) > DEPTH or int(dut.move_count_o.value) > 6:
+            while (
+                self.filled + len(beats) - int(dut.released_o.value) > DEPTH
+                or int(dut.move_count_o.value) > 6
+            ):
                 await self.step(limit)
             for beat in beats:
                 dut.fill_i.value = 1
@@ -129,12 +134,17 @@ class Bench:
             await FallingEdge(self.dut.clk_i)
             got += int(self.dut.peek_data_o.value).to_bytes(64, "little")
         wrong = [i for i in range(SIZE) if got[i] != self.memory[i]]
-        assert not wrong, f"{len(wrong)} bytes wrong at {[hex(i) for i in wrong[:8]]}: {got[wrong[0]]:#x}, want {self.memory[wrong[0]]:#x}"
+        assert not wrong, (
+            f"{len(wrong)} bytes wrong at {[hex(i) for i in wrong[:8]]}: "
+            f"{got[wrong[0]]:#x}, want {self.memory[wrong[0]]:#x}"
+        )
 
 
 def random_packet() -> Packet:
     """Payload with an address where borders are likely."""
-    length = random.choice([1, 4, 63, 64, 65, 256, 4095, 4096, random.randrange(1, 4097), random.randrange(1, 130)])
+    length = random.choice(
+        [1, 4, 63, 64, 65, 256, 4095, 4096, random.randrange(1, 4097), random.randrange(1, 130)]
+    )
     addr = random.choice([random.randrange(SIZE), 4096 * random.randrange(16) + random.randrange(-70, 70)])
     addr = max(0, min(addr, SIZE - length))
     return Packet(addr, random.randbytes(length), random.choice([40, 44, 56, 60]), random.random() < 0.15)

@@ -1,0 +1,265 @@
+"""The data path sends to itself: gather, framer, receive checks, responder, scatter and the acknowledgements
+back.
+
+Sweep: WRITE messages of many QPs with all MTUs, lengths 0 to several packets, any alignment on both sides,
+packets of the QPs interleaved; memory latency and stalls on memory and link; all forms of request packets on
+the link alone.
+Stimulus: request packets as the requester cuts them; the link is looped back, or watched.
+Checks: each frame on the link byte for byte (headers, checksum, pad, ICRC by the library); the whole memory
+at the end; the acknowledgements of each QP (PSNs not decreasing, MSN the count at that PSN, the last request
+covered); tkeep, stable beats (in the bench); counters; nothing left for a reset.
+Timing: 4 KiB WRITEs keep the link at least 97 % busy without a gap inside a frame, at 200 cycles of memory
+latency; 64-byte WRITEs at most 5 cycles each.
+Not proved here: errors (test_rx.py, test_rx_responder.py, test_gather.py, test_scatter.py).
+"""
+
+import random
+
+import cocotb
+
+from tests.blocks import rx_driver
+from tests.blocks.rx_driver import (
+    FIRST,
+    IP,
+    LAST,
+    LAST_IMM,
+    MAC,
+    MIDDLE,
+    ONLY,
+    ONLY_IMM,
+    SIZE,
+    Bench,
+    Frame,
+    Job,
+    Peer,
+    reth,
+)
+
+BENCH = rx_driver.BENCH
+SOURCE, TARGET = 0, SIZE // 2  # the lower half of the memory is read, the upper one is written
+QPS = 8
+
+
+def partner(qpi: int) -> int:
+    """QPs talk in pairs."""
+    return qpi ^ 1
+
+
+async def pairs(dut, mtus: list[int], **knobs: int) -> tuple[Bench, int, list[int]]:
+    """A looped bench with QPS QPs in pairs; returns it, the rkey of its memory, the next PSN of each."""
+    bench = Bench(dut)
+    await bench.start(loop=True, **knobs)
+    rkey = await bench.set_mr(3, TARGET, SIZE // 2, rights=3)
+    psns = [random.choice([0, 1, 0xFFFFF0, random.getrandbits(24)]) for _ in range(QPS)]
+    for qpi in range(QPS):
+        peer = Peer(
+            mtu=mtus[qpi],
+            peer_qpn=2 + partner(qpi),
+            peer_ip=IP,
+            peer_mac=MAC,
+            rq_psn=psns[partner(qpi)],
+            sport=0xC000 + qpi,
+        )
+        await bench.set_qp(qpi, peer)
+    return bench, rkey, psns
+
+
+def cut(qpi: int, psn: int, mtu: int, laddr: int, raddr: int, rkey: int, length: int) -> list[Job]:
+    """A WRITE as the requester cuts it (wire.md 2: AckReq on the last packet and on every 16th)."""
+    size = 128 << mtu
+    count = max(1, -(-length // size))
+    jobs = []
+    for k in range(count):
+        part = min(size, length - k * size)
+        opcode = ONLY if count == 1 else FIRST if k == 0 else LAST if k == count - 1 else MIDDLE
+        jobs.append(
+            Job(
+                qpi,
+                opcode,
+                (psn + k) % (1 << 24),
+                laddr + k * size,
+                part,
+                k == count - 1 or (k + 1) % 16 == 0,
+                (raddr, rkey, length) if k == 0 else None,
+            )
+        )
+    return jobs
+
+
+@cocotb.test()
+@cocotb.parametrize(case=[(10, 0, 0), (200, 0, 0), (40, 100, 60), (0, 40, 160), (300, 128, 0)])
+async def test_writes(dut, case: tuple[int, int, int]) -> None:
+    """Random WRITEs of all QPs; targets are disjoint slots with guard bytes between them."""
+    latency, stall, link_stall = case
+    mtus = [1, 2, 3, 4, 5, 5, 3, 1]
+    mtus = [mtus[q & ~1] for q in range(QPS)]
+    bench, rkey, psns = await pairs(dut, mtus, latency=latency, stall=stall, link_stall=link_stall)
+    first = list(psns)
+    streams: list[list[Job]] = [[] for _ in range(QPS)]
+    ends: list[list[int]] = [[] for _ in range(QPS)]  # PSN of each message's last packet
+    at = TARGET
+    while True:
+        qpi = random.randrange(QPS)
+        length = random.choice(
+            [0, 1, 63, 64, 65, 255, 256, 257, 4096, random.randrange(9000), random.randrange(300)]
+        )
+        raddr = at + random.randrange(1, 130)
+        if raddr + length + 1 > SIZE:
+            break
+        at = raddr + length
+        laddr = random.randrange(SOURCE, SIZE // 2 - length)
+        bench.memory[raddr : raddr + length] = bench.memory[laddr : laddr + length]
+        jobs = cut(
+            qpi, psns[qpi], mtus[qpi], laddr, raddr, rkey if length else random.getrandbits(32), length
+        )
+        psns[qpi] = (psns[qpi] + len(jobs)) % (1 << 24)
+        streams[qpi] += jobs
+        ends[qpi].append(jobs[-1].psn)
+    packets = sum(map(len, streams))
+    while any(streams):
+        stream = random.choice([s for s in streams if s])
+        bench.jobs.append(stream.pop(0))
+    used = [q for q in range(QPS) if ends[q]]
+    last: dict[int, int] = {}
+
+    def covered() -> bool:
+        for answer in bench.responses:
+            last[answer.qpi] = answer.psn
+        return not bench.jobs and all(last.get(q) == ends[q][-1] for q in used)
+
+    await bench.until(covered, 400 * packets)
+    await bench.settle(latency)
+    for q in used:
+        seen, before = [a for a in bench.responses if a.qpi == q], 0
+        for answer in seen:
+            assert answer.syndrome == 0x1F, f"QP {q}: {answer}"
+            offset = (answer.psn - first[q]) % (1 << 24)
+            assert before <= offset, f"QP {q}: PSN {answer.psn:#x} after a later one"
+            before = offset
+            msn = sum((end - first[q]) % (1 << 24) <= offset for end in ends[q])
+            assert answer.msn == msn, f"QP {q}: {answer}, want MSN {msn}"
+    acks = len(bench.responses)
+    assert bench.counts() == {"tx_request": packets, "tx_response": acks, "rx_packet": packets + acks}
+    assert int(dut.tx_frames_o.value) == packets + acks
+    for q in range(QPS):
+        dut.drain_valid_i.value = 1
+        dut.drain_qpi_i.value = q
+        await bench.idle(4)
+        assert dut.drain_busy_o.value == 0, f"QP {q}: something is left"
+    await bench.compare()
+
+
+@cocotb.test()
+async def test_rate(dut) -> None:
+    """Long and short WRITEs on one link."""
+    bench, rkey, psns = await pairs(dut, [5] * QPS, latency=200)
+    jobs = []
+    for n in range(100):
+        jobs += cut(
+            0, (psns[0] + n) % (1 << 24), 5, SOURCE + 3 + 64 * n, TARGET + 4096 * (n % 24) + 8, rkey, 4096
+        )
+    for n in range(76, 100):
+        a, b = SOURCE + 3 + 64 * n, TARGET + 4096 * (n % 24) + 8
+        bench.memory[b : b + 4096] = bench.memory[a : a + 4096]
+    bench.jobs.extend(jobs)
+    # from the 10th frame to the 90th
+    await bench.until(lambda: int(dut.tx_frames_o.value) >= 10)
+    start, beats = bench.cycles, int(dut.tx_beats_o.value)
+    await bench.until(lambda: int(dut.tx_frames_o.value) >= 90, 20000)
+    busy = (int(dut.tx_beats_o.value) - beats) / (bench.cycles - start)
+    assert busy >= 0.97, f"link busy {busy:.3f}"
+    assert int(dut.tx_gaps_o.value) == 0, "gaps inside frames"
+    await bench.until(lambda: bool(bench.responses) and bench.responses[-1].msn == 100)
+    await bench.settle(200)
+    await bench.compare()
+    frames = int(dut.tx_frames_o.value)
+    small = 800
+    for n in range(small):
+        qpi = n % QPS
+        bench.jobs.extend(
+            cut(
+                qpi,
+                (psns[qpi] + (100 if qpi == 0 else 0) + n // QPS) % (1 << 24),
+                5,
+                SOURCE + 64 * (n % 1000),
+                TARGET + 0x19000 + 64 * (n % 256),
+                rkey,
+                64,
+            )
+        )
+    await bench.until(lambda: int(dut.tx_frames_o.value) >= frames + 60)
+    start, frames = bench.cycles, int(dut.tx_frames_o.value)
+    await bench.until(lambda: int(dut.tx_frames_o.value) >= frames + 600, 20000)
+    # each WRITE brings at most one acknowledgement on the same link
+    writes = bench.counts()["tx_request"]
+    assert writes > 100 and bench.cycles - start <= 5 * 600, f"{bench.cycles - start} cycles for 600 frames"
+    await bench.settle(200)
+
+
+@cocotb.test()
+@cocotb.parametrize(stall=[0.0, 0.4])
+async def test_frames(dut, stall: float) -> None:
+    """Each form of request packet on the link, byte for byte; the framer takes any mix."""
+    bench = Bench(dut, tx_stall=stall)
+    await bench.start(latency=20, stall=int(100 * stall))
+    peers = [
+        Peer(
+            tc=random.getrandbits(8),
+            ttl=random.getrandbits(8),
+            sport=random.getrandbits(16),
+            peer_qpn=random.getrandbits(24),
+            peer_ip=random.getrandbits(32),
+            peer_mac=random.getrandbits(48),
+        )
+        for _ in range(64)
+    ]
+    for qpi, peer in enumerate(peers):
+        await bench.set_qp(qpi, peer)
+    want = []
+    for n in range(400):
+        opcode = random.choice([FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM, 0x00, 0x03, 0x05, 0x0C])
+        qpi = random.randrange(64)
+        length = (
+            0
+            if opcode == 0x0C
+            else random.choice([n % 70, 256, 1024, 4096, 4095, 4093, random.randrange(4097)])
+        )
+        laddr = random.randrange(SIZE - 4096)
+        head = (random.getrandbits(64), random.getrandbits(32), random.getrandbits(32))
+        job = Job(
+            qpi,
+            opcode,
+            random.getrandbits(24),
+            laddr,
+            length,
+            random.random() < 0.5,
+            head if opcode in (FIRST, ONLY, ONLY_IMM, 0x0C) else None,
+            random.getrandbits(32) if opcode in (LAST_IMM, ONLY_IMM, 0x03, 0x05) else None,
+            random.random() < 0.5,
+        )
+        bench.jobs.append(job)
+        ext = reth(*head) if job.reth else b""
+        ext += job.imm.to_bytes(4, "big") if job.imm is not None else b""
+        peer = peers[qpi]
+        frame = Frame(
+            opcode=opcode,
+            dest_qpn=peer.peer_qpn,
+            psn=job.psn,
+            payload=bytes(bench.memory[laddr : laddr + length]),
+            ack_req=job.ack_req,
+            se=job.se,
+            ext=ext,
+            dst_mac=peer.peer_mac,
+            src_mac=MAC,
+            tos=peer.tc,
+            ttl=peer.ttl,
+            src_ip=IP,
+            dst_ip=peer.peer_ip,
+            sport=peer.sport,
+        )
+        want.append(frame.pack())
+    await bench.until(lambda: len(bench.frames) == len(want), 200 * len(want))
+    for n, (got, expected) in enumerate(zip(bench.frames, want, strict=True)):
+        assert got == expected, f"frame {n}: {got.hex()}\nwant {expected.hex()}"
+    await bench.idle(4)
+    assert bench.counts() == {"tx_request": len(want)}
