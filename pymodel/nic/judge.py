@@ -91,6 +91,14 @@ class Judge:
             self._stretch(records[:half], side)
             self._stretch(records[half:], side)
 
+    def add_error(self, pe: int, addr: int, length: int, on: str = "rw") -> None:
+        """NIC accesses that touch the range get an error from now on, as the memory model was told; on: "r", "w"."""
+        self.state.memory.add_error(pe, addr, length, "r" in on, "w" in on)
+
+    def clear_errors(self, pe: int) -> None:
+        """The memory model forgot its error ranges."""
+        self.state.memory.clear_errors(pe)
+
     # ------------------------------------------------------------------ end of test
     def dirty_pages(self, pe: int) -> U64:
         """Addresses of the 4 KiB pages that the golden model wrote on a PE."""
@@ -102,7 +110,9 @@ class Judge:
         dirty: page addresses that the run reports; memory(pe, address, length): its bytes.
         """
         golden = self.state.memory
-        pages = np.union1d(np.asarray(dirty, np.uint64) & np.uint64(~4095 & (1 << 64) - 1), self.dirty_pages(pe))
+        pages = np.union1d(
+            np.asarray(dirty, np.uint64) & np.uint64(~4095 & (1 << 64) - 1), self.dirty_pages(pe)
+        )
         for page in pages.tolist():
             for addr, at, length in golden.clip(pe, page, 4096):
                 want, got = golden.bytes[at : at + length], memory(pe, addr, length)
@@ -122,7 +132,7 @@ class Judge:
 
     def expected_counters(self, pe: int) -> I64:
         """Counters as they must read when the NIC is quiet, int64[64] by Cnt."""
-        out = self.state.counters[pe].copy()
+        out: I64 = self.state.counters[pe].copy()
         out[Cnt.WQE] = self.exact.completed(pe)
         return out
 
@@ -133,7 +143,9 @@ class Judge:
             want, got = min(int(expected[counter]), 0xFFFFFFFF), int(values[counter])
             if want != got and (pe, int(counter)) not in self.exact.loose:
                 self._report(
-                    Finding(Check.COUNTER, pe, -1, -1, -1, self.state.cycle, counter.name, f"{want}", f"{got}")
+                    Finding(
+                        Check.COUNTER, pe, -1, -1, -1, self.state.cycle, counter.name, f"{want}", f"{got}"
+                    )
                 )
 
     def finish(self) -> list[Finding]:

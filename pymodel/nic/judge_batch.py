@@ -416,6 +416,9 @@ class Batch:
         # each slot as the last store before the doorbell left it
         slot = s.q_flat[group] + idx % s.q_depth[group] * 128
         _need(s.q_flat[group] >= 0, "unmapped ring")
+        if s.memory.has_errors():
+            where = s.q_base[group] + (idx % s.q_depth[group] * 128).astype(np.uint64)
+            _need(~s.memory.faulty(s.q_pe[group], where, np.full(idx.size, 128), False), "fetch error")
         raw: U8 = self._slots[slot >> 7].view(np.uint8).reshape(-1, 128)
         in_ring = np.flatnonzero(ring)
         if in_ring.size:
@@ -428,7 +431,9 @@ class Batch:
             found = (hit >= 0) & (key[by][np.maximum(hit, 0)] >> 16 == slot >> 7)
             raw[found] = self._gather(at[by][hit[found]], 128)
         mapped = np.ones(idx.size, np.bool_)
-        good = announce(s, group, idx, raw, mapped, sq.time[source], sq.pos[source] + s.position, known_regular=True)
+        good = announce(
+            s, group, idx, raw, mapped, sq.time[source], sq.pos[source] + s.position, known_regular=True
+        )
         _need(good, "WQE with an error")
         return _New(group, idx), pi
 
@@ -451,7 +456,9 @@ class Batch:
         after = s.q_fetch[g] + _sums(count, start)
         first = after - count
         slot = (flat - s.q_flat[g]) >> 7
-        _need((slot == first % s.q_depth[g]) & (slot + count <= s.q_depth[g]) & (after <= pi[g]), "fetch order")
+        _need(
+            (slot == first % s.q_depth[g]) & (slot + count <= s.q_depth[g]) & (after <= pi[g]), "fetch order"
+        )
         row = s.q_row[g] + (after - 1 & s.q_mask[g])
         _need((s.w_time[row] <= r.aux0.astype(np.int64)) & (s.w_pos[row] < r.pos + s.position), "early fetch")
         return g, r.pos, after
@@ -589,7 +596,9 @@ class Batch:
         psn = (number + s.q_sq_psn[g]) & _MASK24
         want = s.flow_rows.build(g, opcode, pad, ack_req, psn, ext + size + pad)
         first = np.flatnonzero(k == 0)
-        frames.fill_reth(want, first, s.w_raddr[w[first]].view(np.int64), s.w_rkey[w[first]], s.w_len[w[first]])
+        frames.fill_reth(
+            want, first, s.w_raddr[w[first]].view(np.int64), s.w_rkey[w[first]], s.w_len[w[first]]
+        )
         _need(r.len == frames.BASE + ext + size + pad + frames.ICRC, "frame length")
         _need(want[:, : frames.BASE] == head[:, : frames.BASE], "headers")
         _need(want[first, frames.BASE :] == head[first, frames.BASE :], "RETH")
@@ -639,8 +648,8 @@ class Batch:
         _need(want[:, : frames.BASE] == head[:, : frames.BASE], "received headers")
         self._body_crcs(flow, head, side, r.len)
         # ---- sequence: a message is open unless the packet before ended one
-        is_open = _previous(~ends, start, s.r_open[g])
-        _need(begins != is_open, "opcode sequence")
+        is_open = _previous((~ends).astype(np.int64), start, s.r_open[g].astype(np.int64))
+        _need(begins != (is_open != 0), "opcode sequence")
         here = np.arange(g.size)
         opened = np.maximum.accumulate(np.where(begins, here, -1))
         carried = opened < start  # goes on with a message of an earlier batch
@@ -670,6 +679,7 @@ class Batch:
             _need(verdict == rules.MrVerdict.OK, "MR of an open message")
         flat = s.memory.flats(r.pe, va, size)
         _need((flat >= 0) | (size == 0), "target memory")
+        _need(~s.memory.faulty(r.pe, va, size, True), "target memory")
         _need(not s.meets_ring(flat, size), "target in a ring")
         # ---- messages
         msn = s.r_msn[g] + _sums(ends.astype(np.int64), start)
@@ -792,14 +802,25 @@ class Batch:
         b_start = r.pe << 44 | b_sum - count
         j = np.searchsorted(u_end, b_start, side="right")
         _need(j < pe.size, "write without a packet")
-        _need((pe[j] == r.pe) & ((r.pe << 44 | b_sum) <= u_end[j]) & (pos[j] < r.pos), "write outside its packet")
+        _need(
+            (pe[j] == r.pe) & ((r.pe << 44 | b_sum) <= u_end[j]) & (pos[j] < r.pos),
+            "write outside its packet",
+        )
         into = length[j] - (u_end[j] - b_start)
         address = va[j] + into.view(np.uint64)
         lane = (address & np.uint64(63)).astype(np.int64)
         in_first = np.minimum(64 - lane, count)
-        ones = np.where(in_first == 64, np.uint64(_ALL_ONES), (np.uint64(1) << (in_first & 63).astype(np.uint64)) - np.uint64(1))
-        _need((r.addr & np.uint64(~63 & _ALL_ONES)) == (address & np.uint64(~63 & _ALL_ONES)), "write address")
-        _need((r.aux0 == ones << lane.astype(np.uint64)) & (r.len == (lane + count + 63) >> 6), "write strobes")
+        ones = np.where(
+            in_first == 64,
+            np.uint64(_ALL_ONES),
+            (np.uint64(1) << (in_first & 63).astype(np.uint64)) - np.uint64(1),
+        )
+        _need(
+            (r.addr & np.uint64(~63 & _ALL_ONES)) == (address & np.uint64(~63 & _ALL_ONES)), "write address"
+        )
+        _need(
+            (r.aux0 == ones << lane.astype(np.uint64)) & (r.len == (lane + count + 63) >> 6), "write strobes"
+        )
         written = done + np.bincount(j, count, pe.size).astype(np.int64)
         completes = into + count == length[j]
         unanswered = unanswered + np.bincount(j, minlength=pe.size)
@@ -834,7 +855,9 @@ class Batch:
         for queue in s.inbound:
             queue.clear()
         for i in keep.tolist():
-            entry = InboundWrite(int(landing.g[i]), int(landing.cum[i]), int(landing.va[i]), int(landing.length[i]))
+            entry = InboundWrite(
+                int(landing.g[i]), int(landing.cum[i]), int(landing.va[i]), int(landing.length[i])
+            )
             entry.done, entry.unanswered = int(landing.written[i]), int(landing.unanswered[i])
             objects[i] = entry
             s.inbound[int(landing.pe[i])].append(entry)
@@ -878,7 +901,10 @@ class Batch:
         ec, epos = c[by_c], r.pos[by_c]
         c_start, c_rank = spans(ec)
         prod = s.c_prod[ec] + c_rank
-        _need((dc >= 0) & ((cq.data >> np.uint64(23) & np.uint64(0xFFFF)).astype(np.int64) == s.c_cqn[dc]), "CQ number")
+        _need(
+            (dc >= 0) & ((cq.data >> np.uint64(23) & np.uint64(0xFFFF)).astype(np.int64) == s.c_cqn[dc]),
+            "CQ number",
+        )
         cid = (cq.data & np.uint64(0x7FFFFF)).astype(np.int64)
         d_start, _ = spans(dc)
         ci = s.c_ci[dc] + _sums((cid - _previous(cid, d_start, s.c_ci[dc])) & 0x7FFFFF, d_start)
@@ -991,7 +1017,9 @@ class Batch:
             # only WQE fetches read a ring, and those were served: all slots at once
             row, place = _ragged(flat[in_ring] >> 7, stores.len[in_ring] >> 7)
             row = in_ring[row]
-            self._slots[place] = self._gather(source[row] + ((place << 7) - flat[row]), 128).reshape(-1).view("V128")
+            self._slots[place] = (
+                self._gather(source[row] + ((place << 7) - flat[row]), 128).reshape(-1).view("V128")
+            )
         plain = np.flatnonzero(~ring)
         pay, out = np.flatnonzero(got.size > 0), np.flatnonzero(sent.size > 0)
         pos = np.concatenate([stores.pos[plain], got.rows.pos[pay], sent.rows.pos[out]])

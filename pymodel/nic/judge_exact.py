@@ -80,7 +80,15 @@ class Exact:
         return self._side[at : at + length].tobytes()
 
     def _find(
-        self, check: Check, pe: int, field: str, expected: str, got: str, g: int = -1, wqe: int = -1, psn: int = -1
+        self,
+        check: Check,
+        pe: int,
+        field: str,
+        expected: str,
+        got: str,
+        g: int = -1,
+        wqe: int = -1,
+        psn: int = -1,
     ) -> None:
         qpn = int(self.s.q_qpn[g]) if g >= 0 else -1
         self.report(Finding(check, pe, qpn, wqe, psn, self._time, field, expected, got, self.s.position))
@@ -112,7 +120,9 @@ class Exact:
             self._find(Check.AXI_BURST, pe, f"read address of id {ident}", "a multiple of 64", f"{addr:#x}")
         fault = self.s.memory.beats_fault(pe, addr, 64 * beats)
         if fault != bool(r["flags"]):
-            self._find(Check.AXI_RESP, pe, f"read of {addr:#x}", f"fault {fault}", f"response {int(r['flags'])}")
+            self._find(
+                Check.AXI_RESP, pe, f"read of {addr:#x}", f"fault {fault}", f"response {int(r['flags'])}"
+            )
         if ident == AxiId.FETCH:
             if fault:
                 self._count(pe, Cnt.BUS_FETCH)
@@ -131,7 +141,9 @@ class Exact:
         if at >= 0:
             i = bisect_right(self._sq_flat, at) - 1
             g = int(s.q_order[i]) if i >= 0 else -1
-            return g if g >= 0 and s.q_flat[g] >= 0 and at + length <= s.q_flat[g] + 128 * s.q_depth[g] else -1
+            return (
+                g if g >= 0 and s.q_flat[g] >= 0 and at + length <= s.q_flat[g] + 128 * s.q_depth[g] else -1
+            )
         for g in np.flatnonzero((s.q_pe == pe) & (s.q_flat < 0)).tolist():
             if int(s.q_base[g]) <= addr and addr + length <= int(s.q_base[g]) + 128 * int(s.q_depth[g]):
                 return g
@@ -216,8 +228,7 @@ class Exact:
                 entry.done += count
                 entry.unanswered += 1
                 s.bursts[pe].append(entry)
-                if entry.late is not None and entry.done == entry.length:
-                    self._deposit(pe, entry.va, entry.late)
+                entry.pieces.append((entry.done - count, count))
                 return
             seen.add(entry.gq)
         due = next((e for e in s.inbound[pe] if e.done < e.length), None)
@@ -246,10 +257,16 @@ class Exact:
                 return
             entry.unanswered -= 1
             g = entry.gq
+            if entry.pieces:
+                start, count = entry.pieces.popleft()
+                if entry.late is not None and not bad:
+                    self._deposit(pe, entry.va + start, entry.late[start : start + count])
             if bad and s.r_nak.get(g) == (entry.cum, 3):
                 s.q_err_time[g] = self._time
-            elif bad and not s.memory.beats_fault(pe, entry.va, entry.length):
-                self._find(Check.AXI_RESP, pe, f"write at {entry.va:#x}", "response 0", f"{int(r['flags'])}", g)
+            elif bad and not s.memory.beats_fault(pe, entry.va, entry.length, True):
+                self._find(
+                    Check.AXI_RESP, pe, f"write at {entry.va:#x}", "response 0", f"{int(r['flags'])}", g
+                )
             if entry.done >= entry.length and not entry.unanswered:
                 s.inbound[pe].remove(entry)
         elif ident == AxiId.CQE and s.cqe_bursts[pe]:
@@ -299,17 +316,20 @@ class Exact:
         owners = [g for g in np.flatnonzero((s.q_pe == pe) & (s.q_cq == c)).tolist()
                   if int(s.q_qpn[g]) & 0x7FFF == qpn15]  # fmt: skip
         if not owners or s.c_dead[c]:
-            expected = "none, the CQ is in overrun" if s.c_dead[c] else f"a QP of CQ {int(s.c_cqn[c])}"
-            self._find(Check.CQE_UNEXPECTED, pe, "qp_id", expected, f"{qpn15}")
+            due = "none, the CQ is in overrun" if s.c_dead[c] else f"a QP of CQ {int(s.c_cqn[c])}"
+            self._find(Check.CQE_UNEXPECTED, pe, "qp_id", due, f"{qpn15}")
             return
         g = owners[0]
         v1 = s.q_version[g] == 1
         wqe_id = ts_word >> 48 if v1 else w6 >> 12
         code = w0 & 0xFF
         idx, allowed = self._due(g, wqe_id, code)
-        named = idx + (((wqe_id >> 3) - idx + (1 << (12 if v1 else 16))) % (1 << (13 if v1 else 17))) - (
-            1 << (12 if v1 else 16)
+        named = (
+            idx
+            + (((wqe_id >> 3) - idx + (1 << (12 if v1 else 16))) % (1 << (13 if v1 else 17)))
+            - (1 << (12 if v1 else 16))
         )
+
         def slot_of(number: int) -> int:
             return int(s.c_base[c]) + (0 if s.c_ignore[c] else number % depth) * stride
 
@@ -592,7 +612,9 @@ class Exact:
         else:
             self._tx_request(pe, g, frame)
 
-    def _compare(self, pe: int, g: int, wqe: int, psn: int, expected: bytes, got: bytes, head: int, end: int) -> None:
+    def _compare(
+        self, pe: int, g: int, wqe: int, psn: int, expected: bytes, got: bytes, head: int, end: int
+    ) -> None:
         """Byte for byte; head: end of the headers, end: end of the payload in `expected`."""
         if expected == got:
             return
@@ -629,7 +651,7 @@ class Exact:
                 return  # sent before: nothing moves
             # a gap if the packet is that of its PSN; else it is the due one with a wrong PSN
             here = self._expected_request(pe, g, idx, number)
-            if here is None or here[0][: 51] != frame[: 51] or here[0][54:-4] != frame[54:-4]:
+            if here is None or here[0][:51] != frame[:51] or here[0][54:-4] != frame[54:-4]:
                 number += ahead
             else:
                 frame = frame[:51] + here[0][51:54] + frame[54:-4] + here[0][-4:]
@@ -637,8 +659,14 @@ class Exact:
         if due is None:
             while idx < pi and not s.w_err[s.row(g, idx)]:
                 idx += 1
-            why = "none is announced" if idx >= pi else f"none, WQE {idx} fails with {int(s.w_err[s.row(g, idx)]):#04x}"
-            self._find(Check.TX_UNEXPECTED, pe, "request packet", why, f"opcode {frame[42]:#04x}", g, idx, got_psn)
+            why = (
+                "none is announced"
+                if idx >= pi
+                else f"none, WQE {idx} fails with {int(s.w_err[s.row(g, idx)]):#04x}"
+            )
+            self._find(
+                Check.TX_UNEXPECTED, pe, "request packet", why, f"opcode {frame[42]:#04x}", g, idx, got_psn
+            )
             return
         expected, idx, head, size, last = due
         if idx >= s.q_fetch[g]:
@@ -649,12 +677,16 @@ class Exact:
         s.q_tx[g] = number + 1
         s.q_txw[g] = idx + last
 
-    def _expected_request(self, pe: int, g: int, idx: int, number: int) -> tuple[bytes, int, int, int, bool] | None:
+    def _expected_request(
+        self, pe: int, g: int, idx: int, number: int
+    ) -> tuple[bytes, int, int, int, bool] | None:
         """(frame, WQE, end of headers, payload bytes, last of its WQE) of packet `number`, from WQE idx on."""
         s = self.s
         pi = int(s.q_pi[g])
-        while idx < pi and number >= s.w_first[s.row(g, idx)] + s.w_np[s.row(g, idx)] and not (
-            s.w_err[s.row(g, idx)] and s.w_local[s.row(g, idx)]
+        while (
+            idx < pi
+            and number >= s.w_first[s.row(g, idx)] + s.w_np[s.row(g, idx)]
+            and not (s.w_err[s.row(g, idx)] and s.w_local[s.row(g, idx)])
         ):
             idx += 1
         row = s.row(g, idx)
@@ -674,7 +706,9 @@ class Exact:
         ext = struct.pack(">QII", int(s.w_raddr[row]), int(s.w_rkey[row]), length) if k == 0 else b""
         size = min(mtu, length - k * mtu)
         at = s.memory.flat(pe, int(s.w_laddr[row]) + k * mtu, size) if size else 0
-        payload = s.memory.view[at : at + size].tobytes() if at >= 0 else self._clipped(pe, g, row, k * mtu, size)
+        payload = (
+            s.memory.view[at : at + size].tobytes() if at >= 0 else self._clipped(pe, g, row, k * mtu, size)
+        )
         psn = number + int(s.q_sq_psn[g]) & _MASK24
         expected = frames.request(s.flows[g], opcode, psn, int(ack_req), ext, payload)
         return expected, idx, frames.BASE + len(ext), size, k == s.w_np[row] - 1 and not s.w_local[row]
@@ -711,8 +745,14 @@ class Exact:
         else:
             code = syndrome & 31 if syndrome >> 5 == 3 else -1
             if due is None or (c, code) != due:
-                want = f"code {due[1]} at PSN {due[0] + int(s.q_rq_psn[g]) & _MASK24:#08x}" if due else "none is due"
-                self._find(Check.NAK, pe, f"NAK, syndrome {syndrome:#04x}", want, f"PSN {psn:#08x}", g, psn=psn)
+                want = (
+                    f"code {due[1]} at PSN {due[0] + int(s.q_rq_psn[g]) & _MASK24:#08x}"
+                    if due
+                    else "none is due"
+                )
+                self._find(
+                    Check.NAK, pe, f"NAK, syndrome {syndrome:#04x}", want, f"PSN {psn:#08x}", g, psn=psn
+                )
                 return
             if code == 3 and s.q_err_time[g] == _NEVER:
                 self._find(Check.ACK_EARLY, pe, "NAK 3", "after the write response with the error", "before it", g,
@@ -760,7 +800,9 @@ class Exact:
         # whether the change to ERR comes first is open: memory tells what was executed
         late = bool(s.q_state[g] == ERR or (s.q_bad[g] >= 0 and s.retired(g) >= s.q_bad[g]))
         if late:
-            self.loose |= {(pe, int(n)) for n in (Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE)}
+            self.loose |= {
+                (pe, int(n)) for n in (Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE)
+            }
             if got.opcode in frames.RESPONSES:
                 self._late_response(g, got)
                 return
@@ -777,7 +819,12 @@ class Exact:
         """A response that races with a change to ERR that no WQE caused: its WQEs flush or end well."""
         s = self.s
         c = int(s.q_ack[g]) + signed24(got.psn - int(s.q_ack[g]) - int(s.q_sq_psn[g]))
-        if s.q_err_race[g] and got.opcode == frames.ACK and got.ext[0] >> 5 == 0 and s.q_ack[g] <= c < s.q_tx[g]:
+        if (
+            s.q_err_race[g]
+            and got.opcode == frames.ACK
+            and got.ext[0] >> 5 == 0
+            and s.q_ack[g] <= c < s.q_tx[g]
+        ):
             s.q_ack[g] = c + 1
 
     def _rx_response(self, pe: int, g: int, got: frames.Received) -> None:
@@ -848,12 +895,12 @@ class Exact:
         s.r_va[g] = np.uint64(va + size & (1 << 64) - 1)
         s.r_left[g] -= size
         s.r_open[g] = not last
+        fault = size > 0 and s.memory.beats_fault(pe, va, size, True)
         if size:
-            entry = InboundWrite(g, number, va, size, got.payload if late else None)
-            s.inbound[pe].append(entry)
-            if not late:
+            s.inbound[pe].append(InboundWrite(g, number, va, size, got.payload if late or fault else None))
+            if not (late or fault):
                 self._deposit(pe, va, got.payload)
-        if size and s.memory.beats_fault(pe, va, size) and not late:
+        if fault and not late:
             s.r_nak[g] = (number, 3)
             s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
             self._to_err(g, _NEVER)
@@ -898,7 +945,9 @@ class Exact:
         out: list[Finding] = []
 
         def add(check: Check, g: int, wqe: int, psn: int, field: str, expected: str, got: str) -> None:
-            out.append(Finding(check, int(s.q_pe[g]), int(s.q_qpn[g]), wqe, psn, s.cycle, field, expected, got))
+            out.append(
+                Finding(check, int(s.q_pe[g]), int(s.q_qpn[g]), wqe, psn, s.cycle, field, expected, got)
+            )
 
         for g in np.flatnonzero((s.q_pi > s.q_ret) & (s.q_state != RESET)).tolist():
             c = int(s.q_cq[g])
@@ -918,7 +967,9 @@ class Exact:
             add(Check.ACK_MISSING, g, -1, int(s.r_req[g]) + int(s.q_rq_psn[g]) & _MASK24, "AckReq",
                 "a response", "none")  # fmt: skip
         for g, (number, code) in s.r_nak.items():
-            add(Check.NAK_MISSING, g, -1, number + int(s.q_rq_psn[g]) & _MASK24, "NAK", f"code {code}", "none")
+            add(
+                Check.NAK_MISSING, g, -1, number + int(s.q_rq_psn[g]) & _MASK24, "NAK", f"code {code}", "none"
+            )
         return out
 
     def _waits_for(self, g: int, idx: int) -> str:
@@ -938,7 +989,9 @@ class Exact:
         if s.q_ack[g] < first + count:
             peer = int(s.q_peer[g])
             done = peer >= 0 and int(s.r_exp[peer]) >= first + count
-            return "an ACK: all packets sent, " + ("executed by the peer" if done else "not executed by the peer")
+            return "an ACK: all packets sent, " + (
+                "executed by the peer" if done else "not executed by the peer"
+            )
         c = int(s.q_cq[g])
         if not s.c_ignore[c] and s.c_prod[c] - s.c_ci[c] >= s.c_depth[c]:
             return f"room in CQ {int(s.c_cqn[c])}: acknowledged, CQ full at consumer index {int(s.c_ci[c])}"

@@ -48,7 +48,7 @@ _LAYOUT_AETH: Final = ((55, "AETH syndrome"), (58, "AETH MSN"))
 
 def byte_name(offset: int, opcode: int) -> str:
     """Name of the header field at a frame offset."""
-    layout = _LAYOUT
+    layout: tuple[tuple[int, str], ...] = _LAYOUT
     if EXT.get(opcode, 0) >= RETH:
         layout += _LAYOUT_RETH
     elif opcode == ACK:
@@ -72,7 +72,7 @@ class Flow:
 
 def checksum(header: bytes) -> int:
     """IPv4 header checksum over 20 bytes whose checksum field is 0."""
-    total = sum(struct.unpack(">10H", header))
+    total = int(sum(struct.unpack(">10H", header)))
     total = (total & 0xFFFF) + (total >> 16)
     total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pymodel.formats.arrays import I64, U8, U64, Rec
+from pymodel.formats.arrays import I64, U8, U64, Bools, Rec
 from pymodel.host.table import PePlan
 from pymodel.nic import rules
 from pymodel.nic.context import CqContext, MrContext, QpContext
@@ -59,6 +59,7 @@ class GoldenMemory:
 
     def __init__(self, pes: Sequence[Sequence[Region]]) -> None:
         self._base: list[list[int]] = []
+        self._errors: list[list[tuple[int, int, bool, bool]]] = [[] for _ in pes]
         self._flat: list[list[int]] = []
         self._size: list[list[int]] = []
         fills: list[tuple[int, int, int]] = []
@@ -111,15 +112,41 @@ class GoldenMemory:
             out[mine] = np.where(good, start[region_or_0] + into, -1)
         return out
 
-    def beats_fault(self, pe: int, addr: int, length: int) -> bool:
-        """Whether an access to whole 64-byte beats over the range meets one without a byte in any region."""
+    def add_error(self, pe: int, addr: int, length: int, read: bool, write: bool) -> None:
+        """NIC accesses that touch the range answer with an error; a write that fails writes nothing."""
+        self._errors[pe].append((addr, addr + length, read, write))
+
+    def clear_errors(self, pe: int) -> None:
+        """No error ranges any more."""
+        self._errors[pe].clear()
+
+    def has_errors(self) -> bool:
+        """Whether any PE has an error range."""
+        return any(self._errors)
+
+    def beats_fault(self, pe: int, addr: int, length: int, write: bool = False) -> bool:
+        """Whether a NIC access gets an error: a whole 64-byte beat without a byte in any region, an error range.
+
+        Reads touch whole beats, writes their bytes.
+        """
         start, end = addr & ~63, (addr + length + 63) & ~63
+        low, high = (addr, addr + length) if write else (start, end)
+        if any(a < high and low < b and (w if write else r) for a, b, r, w in self._errors[pe]):
+            return True
         while start < end:
             i = bisect_right(self._base[pe], start + 63) - 1
             if i < 0 or start >= self._base[pe][i] + self._size[pe][i]:
                 return True
             start = max(start + 64, (self._base[pe][i] + self._size[pe][i]) & ~63)
         return False
+
+    def faulty(self, pe: I64, addr: U64, length: I64, write: bool) -> Bools:
+        """Which of n accesses touch an error range of their PE; for the batch engine, quick where there is none."""
+        out = np.zeros(addr.size, np.bool_)
+        if self.has_errors():
+            for i, (p, a, n) in enumerate(zip(pe.tolist(), addr.tolist(), length.tolist(), strict=True)):
+                out[i] = bool(self._errors[p]) and n > 0 and self.beats_fault(p, a, n, write)
+        return out
 
     def touch(self, offset: int, length: int) -> None:
         """Mark the pages of a written range as dirty."""
@@ -156,7 +183,7 @@ class GoldenMemory:
 class InboundWrite:
     """Payload of one executed WRITE packet on its way to memory."""
 
-    __slots__ = ("cum", "done", "gq", "late", "length", "unanswered", "va")
+    __slots__ = ("cum", "done", "gq", "late", "length", "pieces", "unanswered", "va")
 
     def __init__(self, gq: int, cum: int, va: int, length: int, late: bytes | None = None) -> None:
         self.gq = gq  # QP (global index) that received it
@@ -165,8 +192,9 @@ class InboundWrite:
         self.length = length
         self.done = 0  # bytes that AXI writes have covered
         self.unanswered = 0  # bursts without response
-        #: payload of a packet of which it is open whether the NIC executes it; memory takes it when written
+        #: payload of a packet of which it is open what the NIC executes: memory takes each burst when answered OKAY
         self.late = late
+        self.pieces: deque[tuple[int, int]] = deque()  # of `late`: (offset, bytes) of the bursts without response
 
 
 RTS, ERR, RESET = 1, 2, 0
@@ -288,7 +316,9 @@ class State:
         self.w_local = np.zeros(total, np.bool_)  # that error was found by the requester itself
         self.w_time = np.zeros(total, np.int64)  # cycle of the doorbell
         self.w_pos = np.zeros(total, np.int64)  # record of the doorbell
-        self.w_sent = np.zeros(total, np.int64)  # record of its last packet, far away: not sent (batch engine)
+        self.w_sent = np.zeros(
+            total, np.int64
+        )  # record of its last packet, far away: not sent (batch engine)
         self.e_rows = 1 << 12
         self.e_end = np.zeros((nq, self.e_rows), np.int64)  # number of the last packet of message m
 

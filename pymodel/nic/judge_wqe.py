@@ -37,7 +37,14 @@ def _plain(state: State, g: I64, idx: I64, raw: U8, version: I64, length: I64, l
 
 
 def announce(
-    state: State, g: I64, idx: I64, raw: U8, mapped: Bools, time: I64, position: I64, known_regular: bool = False
+    state: State,
+    g: I64,
+    idx: I64,
+    raw: U8,
+    mapped: Bools,
+    time: I64,
+    position: I64,
+    known_regular: bool = False,
 ) -> bool:
     """Enter n announced WQEs, sorted by (g, idx), into the table rows beyond the producer indices.
 
@@ -65,12 +72,14 @@ def announce(
             mine = version == v
             if mine.any():
                 fields[mine] = wqe.unpack(raw[mine], v)
-        err = rules.wqe_check(fields, idx, version, ~mapped, state.mr_rows, pe, params=state.params).astype(np.int64)
+        err = rules.wqe_check(fields, idx, version, ~mapped, state.mr_rows, pe, params=state.params).astype(
+            np.int64
+        )
     mtu = state.q_mtu[g]
     packets = rules.psn_count(length, mtu)
     packets[err != 0] = 0
     flat = state.memory.flats(pe, laddr, length)
-    unmapped = (length > 0) & (err == 0) & (flat < 0)
+    unmapped = (length > 0) & (err == 0) & ((flat < 0) | state.memory.faulty(pe, laddr, length, False))
     if known_regular and (err.any() or unmapped.any()):
         return False
     for i in np.flatnonzero(unmapped).tolist():

@@ -165,7 +165,11 @@ class Sim:
         self.cqs: list[Cq] = []
         for a, b, q in pairs:
             version = rng.choice(k.versions)
-            start = (rng.choice((1 << 13, 1 << 14, 1 << 17, 1 << 18)) - rng.randrange(1, 40)) if k.near_wrap else 0
+            start = (
+                (rng.choice((1 << 13, 1 << 14, 1 << 17, 1 << 18)) - rng.randrange(1, 40))
+                if k.near_wrap
+                else 0
+            )
             bits = 14 if version == 1 else 18
             cq = cqs.get((a, b, 0)) if k.shared_cq else None
             if cq is None:
@@ -176,7 +180,9 @@ class Sim:
                 cq = cqs[a, b, q] = Cq(a, cq_free[a].pop(), ctx)
                 self.cqs.append(cq)
             sq_bytes = k.depth * 128
-            regions[a].append(Region(place[a], -(-sq_bytes // 4096) * 4096, rng.randrange(256) if k.dirty else 0))
+            regions[a].append(
+                Region(place[a], -(-sq_bytes // 4096) * 4096, rng.randrange(256) if k.dirty else 0)
+            )
             context = QpContext(
                 peer_qpn=qpns[b, a, q], peer_mac=self.macs[b], peer_ip=self.ips[b], sq_base=place[a],
                 sq_depth=k.depth, send_cq=cq.cqn, recv_cq=cq.cqn, version=version,
@@ -484,7 +490,9 @@ class Sim:
     def write_cqe(self, qp: Qp, w: Wqe, code: int, number: int, ts: int) -> None:
         cq, k = qp.cq, self.k
         wqe_id = w.index << 3
-        opcode = 0 if code == 0xFF else 77 if k.faults.get((qp.pe, qp.peer, w.index - qp.start)) == "opcode" else 1
+        opcode = (
+            0 if code == 0xFF else 77 if k.faults.get((qp.pe, qp.peer, w.index - qp.start)) == "opcode" else 1
+        )
         owner = (number // cq.ctx.depth) & 1
         v1 = qp.ctx.version == 1
         body = struct.pack(
@@ -591,14 +599,26 @@ class Sim:
         for i, (start, size) in enumerate(pieces):
             addr = va + start
 
-            def data(addr: int = addr, start: int = start, size: int = size, last: bool = i == len(pieces) - 1) -> None:
+            def data(
+                addr: int = addr, start: int = start, size: int = size, last: bool = i == len(pieces) - 1
+            ) -> None:
                 lane = addr & 63
                 strobe = ((1 << min(64 - lane, size)) - 1) << lane
-                self.emit(Kind.AXI_W, pe, id=3, addr=addr & ~63, len=(lane + size + 63) // 64, aux0=strobe, aux1=size)
+                self.emit(
+                    Kind.AXI_W,
+                    pe,
+                    id=3,
+                    addr=addr & ~63,
+                    len=(lane + size + 63) // 64,
+                    aux0=strobe,
+                    aux1=size,
+                )
 
                 def answer() -> None:
                     if not fault:
-                        self.memory[pe].view(addr, size)[:] = np.frombuffer(payload[start : start + size], np.uint8)
+                        self.memory[pe].view(addr, size)[:] = np.frombuffer(
+                            payload[start : start + size], np.uint8
+                        )
                     self.emit(Kind.COMMIT, pe, id=3, addr=addr)
                     self.emit(Kind.AXI_B, pe, id=3, flags=2 if fault else 0)
                     if fault:
@@ -622,7 +642,9 @@ class Sim:
             return
         qp.pending_ack = None
         psn = (qp.ctx.rq_psn + number) & 0xFFFFFF
-        self.transmit(qp, self.frame(qp, 0x11, psn, False, struct.pack(">I", syndrome << 24 | msn), b""), self.now + 1)
+        self.transmit(
+            qp, self.frame(qp, 0x11, psn, False, struct.pack(">I", syndrome << 24 | msn), b""), self.now + 1
+        )
 
     def acked(self, qp: Qp, psn: int, syndrome: int) -> None:
         oldest = next((w.first for w in qp.live if not w.acked and w.first >= 0), qp.psn)

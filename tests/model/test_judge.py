@@ -363,7 +363,9 @@ def sent_before_fetch(m: Mutant) -> None:
     for fetch in m.rows(Kind.AXI_R, 0)[5:]:
         pe, base = int(m.rec["pe"][fetch]), int(m.rec["addr"][fetch])
         q = next(q for q in m.sim.qps if q.pe == pe and q.ctx.sq_base <= base < q.ctx.sq_base + 128 * depth)
-        stores = [i for i in m.rows(Kind.STORE) if i < fetch and m.rec["pe"][i] == pe and m.rec["addr"][i] == base]
+        stores = [
+            i for i in m.rows(Kind.STORE) if i < fetch and m.rec["pe"][i] == pe and m.rec["addr"][i] == base
+        ]
         # its first packet is the one whose RETH names the target of that WQE
         raddr = m.side[int(m.rec["off"][stores[-1]]) + 24 :][:8].tobytes()[::-1]
         first = next(i for i in m.rows(Kind.TXPKT) if i > fetch and m.rec["pe"][i] == pe
@@ -394,7 +396,11 @@ def ack_psn_back(m: Mutant) -> None:
     acks = [i for i in m.rows(Kind.TXPKT) if is_ack(m.frame(i))]
     for i in acks[len(acks) // 2 :]:
         f = m.frame(i)
-        before = [j for j in acks if j < i and m.rec["pe"][j] == m.rec["pe"][i] and (m.frame(j)[47:50] == f[47:50]).all()]
+        before = [
+            j
+            for j in acks
+            if j < i and m.rec["pe"][j] == m.rec["pe"][i] and (m.frame(j)[47:50] == f[47:50]).all()
+        ]
         if len(before) > 2:
             f[51:58] = m.frame(before[0])[51:58]
             m.icrc(i)
