@@ -1,8 +1,9 @@
 """Completion (rtl/completion) with outstanding table and failure records: CQEs, CQ rings, doorbells, overrun.
 
 Sweep: V1 and V2, strides 32 and 64, CQ depths 2 to 32768 over more than two changes of the owner bit, CQ and
-SQ indices on both sides of their wraps; ce = 0; random stalls of the memory port; all verdicts of CQ doorbells
-with their borders; CQ-full waiting for ever and with cq_wait; failures, flush, bus errors, arms, reset.
+SQ indices on both sides of their wraps; ce = 0; random stalls of the memory port; all verdicts of CQ
+doorbells and their borders; CQ-full waiting for ever and with cq_wait; failures, flush, bus errors, arms,
+reset.
 Stimulus: announced, acknowledged and failed positions of QPs as the other blocks of the requester report
 them; a memory port that answers each write; CQ doorbells as a driver rings them.
 Checks: address, strobes and all 64 bytes of every CQE, order per QP, none missing and none twice; retirement
@@ -453,7 +454,7 @@ async def test_full_cq_blocks_nobody(dut):
 
 @cocotb.test()
 async def test_doorbell_verdicts(dut):
-    """d up to producer - CI accepted, 2^22 beyond refused, else backward; refused ones arm nothing (nic.md 3)."""
+    """d up to producer - CI accepted, 2^22 beyond refused, else backward; refusals arm nothing (nic.md 3)."""
     b = await Bench(dut).start()
     half = 1 << 22
     for cqn, start in enumerate((0, (1 << 23) - 3, 12345)):
@@ -611,7 +612,7 @@ async def test_cqe_bus_error(dut):
 @cocotb.test()
 @cocotb.parametrize(nak=[False, True])
 async def test_failure_and_flush(dut, nak):
-    """WQEs before a failed one complete, it reports its code when it is the oldest, later ones are flushed."""
+    """WQEs before a failed one complete, it reports its code as the oldest, later ones are flushed."""
     b = await Bench(dut, stall=0.3).start()
     await b.cq(0, 64)
     await b.qp(0, 0, version=1, start=(1 << 14) - 4)
