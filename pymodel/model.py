@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -112,7 +112,7 @@ class ModelBackend:
     """`pymodel.runner.Backend` over golden NICs.
 
     Memory is built from ``fabric`` and every NIC is brought up through its BAR before the constructor
-    returns. ``doorbell_delay``: under "random", the chance that NICs move after a BAR write.
+    returns. ``seed`` draws the random schedule.
     """
 
     def __init__(self, fabric: Fabric, schedule: Schedule = "eager", seed: int = 0) -> None:
@@ -125,6 +125,8 @@ class ModelBackend:
         self._watch_pe: dict[int, int] = {}
         self._fired: list[int] = []
         self._next_watch = 0
+        # what somebody waits for does not change while all programs sleep
+        self._wants: dict[tuple[int, int], int] = {}
         self.mmio_log: list[tuple[int, int, int]] = []
         """(pe, BAR address, data) of every write of the programs, in order."""
         self.memories = [PeMemory(pe.rank, pe.regions) for pe in fabric.pes]
@@ -194,6 +196,7 @@ class ModelBackend:
     # ------------------------------------------------------------------ time
     def advance(self, due: int) -> None:
         """Let the NICs work until a watch fires or cycle ``due`` comes; called when every program sleeps."""
+        self._wants.clear()
         while not self._fired and self._now < due:
             if not self._step_any():
                 timers = [t for nic in self.nics if (t := nic.next_timer()) is not None and t > self._now]
@@ -224,32 +227,36 @@ class ModelBackend:
             self._now += nic.run(step)
             return True
         best: tuple[int, GoldenNic, Step] | None = None
-        for rank, nic in enumerate(self.nics):
+        for nic in self.nics:
             for step in nic.steps():
-                want = self._wanted(rank, nic, step)
-                if best is None or want < best[0]:
-                    best = (want, nic, step)
+                rank = self._wanted(nic, step)
+                if best is None or rank < best[0]:
+                    best = (rank, nic, step)
         if best is None:
             return False
         self._now += best[1].run(best[2])
         return True
 
-    def _wanted(self, rank: int, nic: GoldenNic, step: Step) -> int:
-        """How close a step is to what somebody waits for.
+    def _wanted(self, nic: GoldenNic, step: Step) -> int:
+        """What waits for the QP that a step moves forward: 0 its WRITEs, 1 its CQEs, 2 nothing does.
 
-        0 it writes there, 1 its QP will, 2 nobody waits for it.
+        WRITEs first: so a flag overtakes whatever its sender did not wait for.
         """
         target = nic.requester_of(step, self._route)
         if target is None:
             return 2
-        requester, qpi = target
-        if any(self._meets(self.nics.index(requester), *span) for span in requester.cq_spans(qpi)):
-            return 0
-        for mac, addr, length in requester.write_spans(qpi, limit=64):
-            peer = self._route(mac)
-            if peer is not None and self._meets(self.nics.index(peer), addr, length):
-                return 0
-        return 2
+        requester, qpn = target
+        rank = self.nics.index(requester)
+        known = self._wants.get((rank, qpn))
+        if known is None:
+            known = 1 if any(self._meets(rank, *span) for span in requester.cq_spans(qpn)) else 2
+            for mac, addr, length in requester.write_spans(qpn, limit=64):
+                peer = self._route(mac)
+                if peer is not None and self._meets(self.nics.index(peer), addr, length):
+                    known = 0
+                    break
+            self._wants[rank, qpn] = known
+        return known
 
     def _meets(self, pe: int, addr: int, length: int) -> bool:
         return any(w.addr < addr + length and addr < w.end for w in self._watches[pe].values())
@@ -258,7 +265,7 @@ class ModelBackend:
     def _route(self, mac: int) -> GoldenNic | None:
         return next((nic for nic in self.nics if nic.mac == mac), None)
 
-    def _watcher(self, pe: int):  # type: ignore[no-untyped-def]
+    def _watcher(self, pe: int) -> Callable[[int, int], None]:
         def on_write(addr: int, length: int) -> None:
             for number, watch in list(self._watches[pe].items()):
                 low, high = max(addr, watch.addr), min(addr + length, watch.end)

@@ -114,8 +114,8 @@ class CompletionCheck(Observer):
         index = tail - 1 - plan.start_cq + plan.start_index
         if not self._backend.nics[pe].completed(plan.qpn, index):
             self.findings.append(
-                f"false completion: PE {pe} consumed the CQE of WQE {index & 0xFFFF_FFFF} to PE {peer}, QP {qp}"
-                f" at cycle {self._backend.now()}, but the NIC has not completed it"
+                f"false completion: PE {pe} consumed the CQE of WQE {index & 0xFFFF_FFFF} to PE {peer},"
+                f" QP {qp}, at cycle {self._backend.now()}, but the NIC has not completed it"
             )
 
 

@@ -176,9 +176,11 @@ class Core:
                     ready.append(task)
         if self._live == 0:
             return None
-        if now - self._progress >= self.hang_after:
+        # Time that a program asked to pass is no hang.
+        timed = any(not t.wait.watches for t in self._sleeping.values() if t.wait and t.wait.deadline)
+        if now - self._progress >= self.hang_after and not timed:
             raise HangError(self.hang_report())
-        due = self._progress + self.hang_after
+        due = max(self._progress, now if timed else 0) + self.hang_after
         for task in self._sleeping.values():
             wait = task.wait
             if wait is not None and wait.deadline is not None and wait.deadline < due:

@@ -179,11 +179,11 @@ async def aclshmemi_roce_post_send(pe: Pe, wr: SendWr, peer: int, qp_idx: int) -
     """
     qp = pe.qp(peer, qp_idx)
     pe.use(qp, "post")
-    head = qp.sq_head
     depth = qp.depth
     if depth == 0:
         # the device divides by zero here: own rank, or a table entry that was never filled (7.3)
         raise ZeroDivisionError(f"PE {pe.rank}: post to PE {peer}, QP {qp_idx}, whose SQ depth is 0")
+    head = qp.sq_head
     if (head + SQ_THRESHOLD) % depth == (depth + qp.sq_tail) % depth:
         qp.drains.append(head)
         status = await aclshmemi_roce_poll_cq(pe, peer, qp_idx, head)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -103,7 +104,7 @@ class _Work:
     error: int = 0
     done: bool = False
     first_psn: int = 0
-    packets: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    packets: tuple[tuple[int, int, int, bool], ...] = ()
     """(offset, bytes, BTH opcode, AckReq) of each packet."""
     sent: int = 0
 
@@ -470,12 +471,7 @@ class GoldenNic:
         if error != CqeError.OK:
             self._fail(qp, work, error)
             return
-        cut = rules.segment(int(work.wqe["msg_len"][0]), context.mtu, ack_interval=self.params.ack_interval)
-        work.packets = list(
-            zip(cut.offset.tolist(), cut.length.tolist(), cut.opcode.tolist(),
-            cut.ackreq.astype(bool).tolist(),
-                strict=True)
-        )  # fmt: skip
+        work.packets = _packets(int(work.wqe["msg_len"][0]), context.mtu, self.params.ack_interval)
         work.first_psn = qp.next_psn
         qp.next_psn = (qp.next_psn + len(work.packets)) & _PSN_MASK
         qp.sending = work
@@ -561,14 +557,10 @@ class GoldenNic:
         if not first and access is not rules.MrVerdict.KEY:
             # judged for the whole message at its start; only the key may be gone since
             access = rules.MrVerdict.OK
-        verdict = Syndrome(
-            int(
-                rules.request_verdict(
-                    packet.bth, qp.previous, length, context.mtu, qp.dma_len - qp.received, context.rem_write,
-                    context.rem_read, context.rem_atomic, access,
-                )
-            )
-        )  # fmt: skip
+        rights = context.rem_write, context.rem_read, context.rem_atomic
+        verdict = _request_verdict(
+            packet.bth, qp.previous, length, context.mtu, qp.dma_len - qp.received, rights, access
+        )
         if verdict is Syndrome.ACK and length:
             try:
                 self.memory.nic_write(qp.va + qp.received, packet.payload)
@@ -749,3 +741,26 @@ class GoldenNic:
                 int.from_bytes(raw[24:32], "little"),
                 int.from_bytes(raw[4:8], "little"),
             )
+
+
+# The rules work on arrays; asked for one item at a time they cost tens of microseconds, and traffic repeats.
+@lru_cache(maxsize=1 << 12)
+def _packets(length: int, mtu: int, ack_interval: int) -> tuple[tuple[int, int, int, bool], ...]:
+    """(offset, bytes, BTH opcode, AckReq) of each packet of a WRITE."""
+    cut = rules.segment(length, mtu, ack_interval=ack_interval)
+    columns = cut.offset.tolist(), cut.length.tolist(), cut.opcode.tolist(), cut.ackreq.astype(bool).tolist()
+    return tuple(zip(*columns, strict=True))
+
+
+@lru_cache(maxsize=1 << 14)
+def _request_verdict(
+    bth: int,
+    previous: int,
+    length: int,
+    mtu: int,
+    remaining: int,
+    rights: tuple[bool, bool, bool],
+    access: rules.MrVerdict,
+) -> Syndrome:
+    """`rules.request_verdict` of one packet."""
+    return Syndrome(int(rules.request_verdict(bth, previous, length, mtu, remaining, *rights, access)))

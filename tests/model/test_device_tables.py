@@ -1,0 +1,160 @@
+"""Table builder: device tables, contexts, rings, layout.
+
+Sweep: sizes, seeds, start indices, fills. Stimulus: fabrics. Checks: offsets of the device page 7.2 read back by hand,
+programming accepted by the command engine, owner bits of a ring, no two regions meet, bad configurations are refused.
+Timing: none. Does not prove: the transport manager, which comes later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pymodel.host.table import QP_INFO_ADDR, CqContext, Fabric, FabricConfig, QueueInfo, SqContext
+from pymodel.model import BringUpError, ModelBackend
+
+
+def _u(raw: np.ndarray[Any, Any], at: int, size: int) -> int:
+    return int.from_bytes(raw[at : at + size].tobytes(), "little")
+
+
+def _info(fabric: Fabric, rank: int) -> np.ndarray[Any, Any]:
+    return next(data for addr, data in fabric.pes[rank].contents if addr == QP_INFO_ADDR)
+
+
+def test_sizes_of_generation_g1() -> None:
+    """Device page 7.2: 48, 80, 56, 24 bytes; R = 2 takes 640 bytes; tables at 48, 48+80R, 48+160R, ..."""
+    assert (QueueInfo.SIZE, SqContext.SIZE, CqContext.SIZE) == (48, 80, 56)
+    info = QueueInfo.layout(0, 2, 1)
+    assert info.total(0, 2) == 640
+    for pes in (2, 7, 16):
+        info = QueueInfo.layout(1000, pes, 1)
+        got = [p - 1000 for p in (info.sq_ptr, info.rq_ptr, info.scq_ptr, info.rcq_ptr, info.mr_ptr)]
+        assert got == [48, 48 + 80 * pes, 48 + 160 * pes, 48 + 216 * pes, 48 + 272 * pes]
+
+
+def test_fields_stand_where_the_device_reads_them() -> None:
+    """Device page 7.2 and 7.3, byte offsets taken from the page, not from the code under test."""
+    fabric = Fabric.build(FabricConfig(n_pes=3, seed=5, start="random"))
+    raw, pe = _info(fabric, 0), fabric.pes[0]
+    assert _u(raw, 0, 4) == 1 and _u(raw, 8, 8) == QP_INFO_ADDR + 48 and _u(raw, 40, 8) == QP_INFO_ADDR + 48 + 272 * 3
+    for peer in range(3):
+        sq, scq, mr, rq = 48 + 80 * peer, 48 + 160 * 3 + 56 * peer, 48 + 272 * 3 + 24 * peer, 48 + 80 * 3 + 80 * peer
+        assert _u(raw, mr, 8) == _u(raw, mr + 8, 8) == 0, "size and address are zero: only keys are usable"
+        assert _u(raw, mr + 20, 4) == fabric.pes[peer].heap_rkey
+        if peer == 0:
+            assert not raw[sq : sq + 80].any() and not raw[scq : scq + 56].any()
+            assert _u(raw, mr + 16, 4) == pe.heap_lkey
+            continue
+        plan = fabric.qps[0, peer, 0]
+        assert (_u(raw, sq, 4), _u(raw, sq + 8, 8)) == (plan.qpn, plan.sq_base)
+        assert (_u(raw, sq + 16, 4), _u(raw, sq + 20, 4)) == (128, plan.sq_depth)
+        assert (_u(raw, sq + 24, 8), _u(raw, sq + 32, 8)) == (plan.sq_head_addr, plan.sq_tail_addr)
+        assert _u(raw, sq + 48, 8) == 0x0800_0000 + 4096 * plan.qpn
+        assert _u(raw, sq + 56, 4) == plan.sl
+        assert (_u(raw, sq + 64, 8), _u(raw, sq + 72, 4)) == (pe.amo_base + 1024 * peer, pe.amo_lkey)
+        assert (_u(raw, rq, 8), _u(raw, rq + 64, 8)) == (0, pe.amo_base + 1024 * peer)
+        assert (_u(raw, scq, 4), _u(raw, scq + 8, 8)) == (plan.cqn, plan.cq_base)
+        assert (_u(raw, scq + 16, 4), _u(raw, scq + 20, 4)) == (plan.cq_stride, plan.cq_depth)
+        assert (_u(raw, scq + 24, 8), _u(raw, scq + 32, 8)) == (plan.cq_head_addr, plan.cq_tail_addr)
+        assert _u(raw, scq + 48, 8) == 0x0800_0010 + 4096 * plan.qpn
+
+
+def test_pack_and_unpack_are_inverse() -> None:
+    """Entries read back as written."""
+    sq, cq = SqContext(*range(1, 12)), CqContext(*range(1, 9))
+    assert SqContext.unpack(sq.pack()) == sq and CqContext.unpack(cq.pack()) == cq
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("high", [False, True])
+def test_random_fabrics_come_up(seed: int, high: bool) -> None:
+    """Every context is accepted, both ends of a pair agree, addresses and keys differ, regions do not meet."""
+    fabric = Fabric.build(FabricConfig.mixed(4, 3, seed, high_addresses=high))
+    backend = ModelBackend(fabric)
+    for pe in fabric.pes:
+        spans = sorted((r.base, r.base + r.size) for r in pe.regions)
+        assert all(hi <= lo for (_, hi), (lo, _) in zip(spans, spans[1:], strict=False))
+        assert all(r.base + r.size <= 1 << 64 for r in pe.regions)
+        assert len({q.qpn for q in pe.qps}) == len({q.cqn for q in pe.qps}) == 9
+        assert backend.nics[pe.rank].contexts.qps == pe.qp_contexts
+        assert backend.nics[pe.rank].contexts.cqs == pe.cq_contexts
+        assert backend.nics[pe.rank].contexts.mrs == pe.mrs
+        assert high == (pe.heap_base >= 1 << 63)
+    for (pe_rank, peer, qp), plan in fabric.qps.items():
+        other = fabric.qps[peer, pe_rank, qp]
+        assert (plan.peer_qpn, plan.rq_psn, plan.mtu) == (other.qpn, other.sq_psn, other.mtu)
+    assert len({pe.heap_rkey for pe in fabric.pes}) == len({pe.mac for pe in fabric.pes}) == 4
+
+
+def test_mixed_fabrics_reach_everything() -> None:
+    """Over a few seeds each choice is drawn."""
+    plans = [p for seed in range(6) for p in Fabric.build(FabricConfig.mixed(4, 2, seed)).qps.values()]
+    assert {p.version for p in plans} == {1, 2} and {p.cq_stride for p in plans} == {32, 64}
+    assert {p.mtu for p in plans} == {256, 512, 1024, 2048, 4096}
+    assert {p.sq_depth for p in plans} == {16, 32, 64, 128}
+    assert {p.cq_depth // p.sq_depth for p in plans} == {1, 2, 4}
+
+
+def test_same_seed_same_fabric() -> None:
+    """Everything is drawn from the seed."""
+    one, two, other = (Fabric.build(FabricConfig.mixed(3, 2, seed)) for seed in (1, 1, 2))
+    assert one.qps == two.qps and one.qps != other.qps
+    assert [pe.bringup for pe in one.pes] == [pe.bringup for pe in two.pes]
+    assert all((a[1] == b[1]).all() for a, b in zip(one.pes[0].contents, two.pes[0].contents, strict=True))
+
+
+@pytest.mark.parametrize("start", [0, 1, 5, 8, 13, 16, 0xFFFF_FFFB])
+@pytest.mark.parametrize("stride", [32, 64])
+def test_no_slot_of_a_fresh_cq_is_valid(start: int, stride: int) -> None:
+    """Device page 2.3: for every index of the first two laps the owner bit stands at "not yet" until written."""
+    depth = 8
+    config = FabricConfig(
+        overrides={(0, 1, 0): {"sq_depth": 8, "cq_depth": depth, "cq_stride": stride, "start_index": start}}
+    )
+    fabric = Fabric.build(config)
+    plan = fabric.qps[0, 1, 0]
+    ring = next(d for a, d in fabric.pes[0].contents if a == plan.cq_base).reshape(depth, stride).copy()
+    for index in range(start, start + 2 * depth):
+        wide = index & 0xFFFF_FFFF
+        slot, phase = wide % depth, wide // depth & 1
+        assert ring[slot, 31] >> 7 != phase, f"slot {slot} is valid before CQE {wide} is written"
+        ring[slot, 31] = phase << 7
+    if start == 0:
+        assert (next(d for a, d in fabric.pes[0].contents if a == plan.cq_base) == 0xFF).all()
+
+
+def test_dirty_sq_slots() -> None:
+    """The knob fills the rings; without it they are zero."""
+    for fill in ("zero", "dirty"):
+        fabric = Fabric.build(FabricConfig(sq_fill=fill))  # type: ignore[arg-type]
+        plan = fabric.qps[0, 1, 0]
+        view = ModelBackend(fabric).memory(0, plan.sq_base, plan.sq_depth * 128)
+        assert bool(view.any()) == (fill == "dirty")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"n_pes": 0}, "0 PEs: a fabric has 1 to 16"),
+        ({"n_pes": 17}, "17 PEs"),
+        ({"qps": 0}, "0 QPs per peer"),
+        ({"n_pes": 16, "qps": 5}, "5 QPs to each of 15 peers: a NIC has 64 QPs"),
+        ({"heap_bytes": 4096}, "heap of 4096 bytes"),
+        ({"cq_fill": 1}, "CQ fill 0x1"),
+        ({"overrides": {(0, 2, 0): {}}}, "no such"),
+    ],
+)
+def test_bad_configurations_are_refused(bad: dict[str, Any], message: str) -> None:
+    """With the reason."""
+    with pytest.raises(ValueError, match=message):
+        Fabric.build(FabricConfig(**bad))
+
+
+def test_a_refused_context_is_reported() -> None:
+    """The NIC's code reaches the user: an SQ deeper than its CQ."""
+    fabric = Fabric.build(FabricConfig(overrides={(0, 1, 0): {"cq_depth": 32}}))
+    with pytest.raises(BringUpError, match=r"PE 0: QP \d+ refused with code 9"):
+        ModelBackend(fabric)
