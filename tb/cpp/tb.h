@@ -147,6 +147,8 @@ void mailbox_seed(uint64_t seed);
 
 // ---------------------------------------------------------------------------------------------------------- workload
 // A recorded sequence of what Python did to the testbench, to be run again without Python (main.cpp --bare FILE).
-// Returns false when the file is exhausted; applies all that is due at g_tb.cycle.
 bool workload_open(const char* path);
+// Applies all that is due at g_tb.cycle; false when the file is exhausted. To be called again from cycle g_workload_due on
+// or when attention is raised.
 bool workload_step();
+extern uint64_t g_workload_due;

@@ -17,5 +17,5 @@ struct VpiPending {
 
 extern VpiPending g_vpi;
 
-// Full VPI name of the signal that only the main changes ("tb_top.evt_i"); its watchers need no look on each evaluation.
-void vpi_hook_attention_signal(const char* name);
+// The input of the top that only the main changes: its watchers need no look at each evaluation.
+void vpi_hook_attention_signal(const char* top, const char* name);

@@ -20,6 +20,8 @@ TB_API uint64_t tb_mmio_read(unsigned pe, uint32_t addr);
 TB_API void tb_set_mac(unsigned pe, uint64_t mac);
 TB_API bool tb_set_knob(int pe, const char* name, uint32_t value);
 
+uint64_t g_workload_due;
+
 namespace {
 
 enum Op : uint64_t {
@@ -72,6 +74,7 @@ bool workload_open(const char* path) {
 
 bool workload_step() {
     uint32_t ids[64];
+    g_workload_due = g_tb.cycle + 1;
     while (uint64_t n = tb_fired(ids, 64)) g_open_watches -= n;
     while (g_pos < g_file.size()) {
         Header h;
@@ -83,10 +86,16 @@ bool workload_step() {
         if (h.op != kKnob && pe >= kMaxPes) bad("PE out of range", g_pos);
         switch (h.op) {
         case kAt:
-            if (g_tb.cycle < h.a) return true;
+            if (g_tb.cycle < h.a) {
+                g_workload_due = h.a;
+                return true;
+            }
             break;
         case kWait:
-            if (g_open_watches) return true;
+            if (g_open_watches) {
+                g_workload_due = ~0ull;  // the last watch raises attention
+                return true;
+            }
             break;
         case kReset:
             g_tb.rst_n = h.a;
