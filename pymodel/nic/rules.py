@@ -180,12 +180,10 @@ def mr_check(
     key_ok = inside & row["valid"] & (tag == k & np.uint64(0xFF))
     right_ok = (row["rights"] >> np.asarray(right, np.uint8)) & 1 != 0
     fits = np.where(row["whole"], True, size <= row["length"])
-    # offset <= limit - size, with limit = length or 2^64, whose difference to a size above 0 is ~size + 1.
-    # What wraps is not used: an offset where va < base, a difference where size does not fit or is 0.
+    # A region never goes beyond 2^64, so modulo 2^64 will do: an address below base wraps to an offset behind
+    # every legal one, and 2^64 - size is 0 - size. The difference is not used where size does not fit.
     with np.errstate(over="ignore"):
-        offset = address - row["base"]
-        last = np.where(row["whole"], ~size + np.uint64(1), row["length"] - size)
-    range_ok = (address >= row["base"]) & fits & (offset <= last)
+        range_ok = fits & (address - row["base"] <= row["length"] - size)
     return np.select(
         [size == 0, ~key_ok, ~right_ok, ~range_ok],
         [MrVerdict.OK, MrVerdict.KEY, MrVerdict.RIGHT, MrVerdict.RANGE],

@@ -570,29 +570,27 @@ def test_opcode_sequence() -> None:
         assert set(np.nonzero(row)[0].tolist()) == inside.get(prev, starts), prev
 
 
-@settings(SETTINGS, max_examples=300)
-@given(st.data())
-def test_request_lengths(data: st.DataObject) -> None:
-    """Sizes around the MTU and the DMA length."""
-    mtu = data.draw(st.sampled_from([256, 1024]))
-    op = data.draw(st.sampled_from([o for o in Bth if o <= Bth.WRITE_ONLY_IMM]))
-    payload = data.draw(st.sampled_from([0, 1, mtu - 1, mtu, mtu + 1, mtu + 4]) | st.integers(0, 2 * mtu))
-    left = data.draw(
-        st.sampled_from([payload, payload - 1, payload + 1, 0, 10 * mtu, 1 << 31, (1 << 31) + 1]).filter(
-            lambda x: x >= 0
-        )
-    )
-    name = op.name.split("_")[1]
-    want = {
-        "FIRST": payload == mtu,
-        "MIDDLE": payload == mtu,
-        "LAST": 1 <= payload <= mtu,
-        "ONLY": payload <= mtu,
-    }[name]
-    if op.name.startswith("WRITE"):
-        # the Last has at least one byte, so whatever comes before it must leave one
-        want = want and (payload == left if name in ("LAST", "ONLY") else payload < left <= 1 << 31)
-    assert bool(rules.length_ok(op, payload, mtu, left)) is want
+def test_request_lengths() -> None:
+    """Every opcode with payload, sizes around the MTU, DMA lengths around the payload: all of them."""
+    big = 1 << 31
+    cases = [
+        (op, payload, mtu, left)
+        for op in Bth
+        if op <= Bth.WRITE_ONLY_IMM
+        for mtu in (256, 1024)
+        for payload in (0, 1, 100, mtu - 1, mtu, mtu + 1, mtu + 4)
+        for left in {0, 1, max(payload - 1, 0), payload, payload + 1, 10 * mtu, big, big + 1}
+    ]
+    assert len(cases) > 1000
+    got = rules.length_ok(*np.array(cases).T)
+    for (op, payload, mtu, left), ok in zip(cases, got.tolist(), strict=True):
+        name = op.name.split("_")[1]
+        full = name in ("FIRST", "MIDDLE")
+        want = payload == mtu if full else (1 if name == "LAST" else 0) <= payload <= mtu
+        if op.name.startswith("WRITE"):
+            # the Last has at least one byte, so whatever comes before it must leave one
+            want = want and (payload < left <= big if full else payload == left)
+        assert ok is want, (op, payload, mtu, left)
 
 
 def verdict(**change: Any) -> Syndrome:
