@@ -1,6 +1,7 @@
-// Completion engine (nic.md section 6): completes WQEs in posting order per QP, judges CQ doorbells and lets completions that
-// wait for CQ room time out. An operation takes three cycles (pick, read the QP, decide with the CQ) and the next one is
-// picked while one is decided, so that two cycles are its cost. A completion without room leaves its QP in wait_q and blocks nobody else; a CQ doorbell that makes room wakes the waiting QPs.
+// Completion engine (nic.md section 6): completes WQEs in posting order per QP, judges CQ doorbells and lets completions
+// that wait for CQ room time out. An operation takes three cycles (pick, read the QP, decide with the CQ) and the next
+// one is picked while one is decided, so that two cycles are its cost. A completion without room waits aside
+// (comp_pend) and blocks nobody.
 module comp_eng
   import rnic_pkg::*;
   import req_pkg::*;
@@ -94,18 +95,10 @@ module comp_eng
   typedef enum logic [1:0] {OpComplete, OpDoorbell, OpTimer} op_e;
   typedef enum logic [1:0] {WhatNone, WhatGood, WhatFail, WhatFlush} what_e;
 
-  /// what completion needs of a QP's context
-  typedef struct packed {
-    logic version2;
-    idx_t sq_start;
-    cq_t  send_cq;
-  } keep_t;
-
-  // per QP: something may complete; waits for CQ room; completed a failed WQE; flush has begun
-  logic [NumQp-1:0] pend_q, wait_q, dead_q, flush_q, err_q;
-  logic [NumQp-1:0] drain_mask, ready, set_vec;
+  // per QP: completed a failed WQE; flush has begun
+  logic [NumQp-1:0] dead_q, flush_q, ready;
   // per CQ: some completion waits for room
-  logic [NumCq-1:0] full_q;
+  logic [NumCq-1:0] full;
 
   state_e           state_q;
   op_e              op_q, op;
@@ -121,36 +114,33 @@ module comp_eng
   qp_t              comp_qpi;
   cq_t              scan_cqn;
 
-  keep_t            keep_new, keep;
-  logic             ri_valid, ua_valid, pi_valid;
-  idx_t             ri_ram, ua_ram, pi_ram;
-  idx_t             ri, ua, pi;
-  idx_t             ri_q;
+  logic             version2, more, acked, next_acked;
   logic             more_q, acked_q, next_acked_q;
+  cq_t              send_cq;
+  // a pick in the cycle of a decision changes these one cycle later
+  idx_t             ri, ri_next;
+  qp_idx_t          moved;
   logic [47:0]      since;
 
   logic             decide, cq_room, cq_stride32, cq_owner, need, overrun, go, block, push, db_take;
-  logic             discard, kill, again, ci_moves, made_room, wake_all;
-  logic [NumCq-1:0] lost;
+  logic             discard, kill, again, ci_moves;
   logic [63:0]      cq_addr;
   logic [1:0]       verdict;
   what_e            what;
   logic [7:0]       code;
   logic [255:0]     cqe;
-  idx_t             ri_next;
 
   // ---------------------------------------------------------------- pick
-  always_comb begin
-    drain_mask = '0;
-    if (drain_i.valid) drain_mask[drain_i.qpi] = 1'b1;
-  end
-  assign ready = pend_q & (qp_rts_i | qp_err_i) & ~drain_mask;
-
+  comp_pend i_pend (
+    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .dead_i(dead_q), .drain_i, .db_i, .una_i, .fail_i,
+    .ready_o(ready), .take_i(comp_take), .take_qpi_i(comp_qpi), .again_i(go && again), .block_i(block),
+    .qpi_i(qpi_q), .cqn_i(send_cq), .room_i(db_take && ci_moves), .room_cqn_i(cqn_q), .overrun_i, .full_o(full)
+  );
   rr_pick #(.Num(NumQp)) i_comp (
     .clk_i, .rst_ni, .req_i(ready), .take_i(comp_take), .valid_o(comp_valid), .idx_o(comp_qpi)
   );
   rr_pick #(.Num(NumCq)) i_scan (
-    .clk_i, .rst_ni, .req_i(timer_due ? full_q : '0), .take_i(scan_take), .valid_o(scan_valid), .idx_o(scan_cqn)
+    .clk_i, .rst_ni, .req_i(timer_due ? full : '0), .take_i(scan_take), .valid_o(scan_valid), .idx_o(scan_cqn)
   );
   assign timer_due = (timer_q == 4'd15) && (cq_wait_i != 32'd0);
 
@@ -170,49 +160,31 @@ module comp_eng
   assign db_cq_ready_o = start && (op == OpDoorbell);
 
   // ---------------------------------------------------------------- read the QP
-  assign keep_new = '{version2: ctx_i.qp.version2, sq_start: ctx_i.qp.sq_start, send_cq: ctx_i.qp.send_cq};
-  ctx_ram #(.T(keep_t), .Depth(NumQp)) i_keep (
-    .clk_i, .wr_en_i(ctx_i.qp_set), .wr_addr_i(ctx_i.qpi), .wr_data_i(keep_new),
-    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_data_o(keep)
-  );
-  dyn_ram #(.T(idx_t), .Depth(NumQp)) i_retired (
-    .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
-    .wr_en_i(go), .wr_addr_i(qpi_q), .wr_data_i(ri_next),
-    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_valid_o(ri_valid), .rd_data_o(ri_ram)
-  );
-  dyn_ram #(.T(idx_t), .Depth(NumQp)) i_acked (
-    .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
-    .wr_en_i(una_i.valid), .wr_addr_i(una_i.qpi), .wr_data_i(una_i.idx),
-    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_valid_o(ua_valid), .rd_data_o(ua_ram)
-  );
-  dyn_ram #(.T(idx_t), .Depth(NumQp)) i_producer (
-    .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
-    .wr_en_i(db_i.valid), .wr_addr_i(db_i.qpi), .wr_data_i(db_i.idx),
-    .rd_en_i(comp_take), .rd_addr_i(comp_qpi), .rd_valid_o(pi_valid), .rd_data_o(pi_ram)
+  assign moved = '{valid: go, qpi: qpi_q, idx: ri_next};
+  comp_qp i_qp (
+    .clk_i, .rst_ni, .ctx_i, .db_i, .una_i, .retire_i(moved), .take_i(comp_take), .qpi_i(comp_qpi),
+    .version2_o(version2), .send_cq_o(send_cq), .ri_o(ri), .ri_next_o(ri_next), .more_o(more), .acked_o(acked),
+    .next_acked_o(next_acked)
   );
   assign rec_en_o  = comp_take;
   assign rec_qpi_o = comp_qpi;
 
-  assign ri = ri_valid ? ri_ram : keep.sq_start;
-  assign ua = ua_valid ? ua_ram : keep.sq_start;
-  assign pi = pi_valid ? pi_ram : ri;
-
   assign entry_en_o   = (state_q == StQp) && (op_q == OpComplete);
   assign entry_qpi_o  = qpi_q;
   assign entry_slot_o = ri[SlotW-1:0];
-  assign rec_slot_o   = ri_q[SlotW-1:0];
+  assign rec_slot_o   = ri[SlotW-1:0];
 
   cq_state i_cq (
     .clk_i, .rst_ni, .ctx_i,
-    .rd_en_i(state_q == StQp), .rd_cqn_i((op_q == OpComplete) ? keep.send_cq : cqn_q),
-    .logical_i(idx_logical(ri_q, keep.version2)),
+    .rd_en_i(state_q == StQp), .rd_cqn_i((op_q == OpComplete) ? send_cq : cqn_q),
+    .logical_i(idx_logical(ri, version2)),
     .room_o(cq_room), .addr_o(cq_addr), .owner_o(cq_owner), .stride32_o(cq_stride32), .push_i(push),
     .db_ci_i(ci_q), .db_verdict_o(verdict), .db_moves_o(ci_moves), .db_take_i(db_take)
   );
 
   // when the CQ first refused a completion since its consumer index moved last
   ctx_ram #(.T(logic [47:0]), .Depth(NumCq)) i_since (
-    .clk_i, .wr_en_i(block && !full_q[keep.send_cq]), .wr_addr_i(keep.send_cq), .wr_data_i(time_i),
+    .clk_i, .wr_en_i(block && !full[send_cq]), .wr_addr_i(send_cq), .wr_data_i(time_i),
     .rd_en_i(state_q == StQp), .rd_addr_i(cqn_q), .rd_data_o(since)
   );
 
@@ -235,7 +207,7 @@ module comp_eng
     endcase
   end
 
-  assign overrun = overrun_i[keep.send_cq];
+  assign overrun = overrun_i[send_cq];
   assign need    = (what == WhatFail) || (what == WhatFlush) || (what == WhatGood && entry_i.wqe.ce);
   assign block   = need && !overrun && !cq_room;
   assign go      = (what != WhatNone) && !block;
@@ -246,58 +218,25 @@ module comp_eng
   assign db_take = decide && (op_q == OpDoorbell) && (verdict == 2'd0);
   // look at the QP once more only if its next WQE can have an outcome already
   assign again   = next_acked_q || stop_i[qpi_q] || kill || what == WhatFlush || qp_err_i[qpi_q];
-  assign made_room = db_take && ci_moves && full_q[cqn_q];
-  assign lost      = overrun_i & full_q;
-  assign ri_next   = idx_add(ri_q, idx_t'(1), keep.version2);
 
   cqe_format i_format (
-    .version2_i(keep.version2), .qpi_i(qpi_q), .code_i(code),
+    .version2_i(version2), .qpi_i(qpi_q), .code_i(code),
     .opcode_i((what == WhatFlush) ? 8'd0 : entry_i.wqe.opcode),
     .with_imm_i((what != WhatFlush) && entry_i.wqe.with_imm),
-    .len_i(entry_i.wqe.len), .idx_i(ri_q), .time_i, .owner_i(cq_owner), .cqe_o(cqe)
+    .len_i(entry_i.wqe.len), .idx_i(ri), .time_i, .owner_i(cq_owner), .cqe_o(cqe)
   );
-
-  // ---------------------------------------------------------------- who has something to complete
-  // A QP leaves pend_q when it is picked, so an event in any later cycle brings it back.
-  assign wake_all = made_room || (lost != '0) || (ctx_i.qp_reset && wait_q[ctx_i.qpi]);
-  always_comb begin
-    set_vec = (qp_err_i & ~err_q) | (wake_all ? wait_q : '0);
-    if (una_i.valid) set_vec[una_i.qpi] = 1'b1;
-    for (int unsigned i = 0; i < 3; i++) if (fail_i[i].valid) set_vec[fail_i[i].qpi] = 1'b1;
-    if (db_i.valid && (qp_err_i[db_i.qpi] || dead_q[db_i.qpi])) set_vec[db_i.qpi] = 1'b1;
-    if (go && again) set_vec[qpi_q] = 1'b1;
-  end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      pend_q  <= '0;
-      wait_q  <= '0;
       dead_q  <= '0;
       flush_q <= '0;
-      err_q   <= '0;
-      full_q  <= '0;
     end else begin
-      err_q  <= qp_err_i;
-      pend_q <= pend_q | set_vec;
-      if (comp_take && !set_vec[comp_qpi]) pend_q[comp_qpi] <= 1'b0;
-      if (wake_all) wait_q <= '0;
-      if (block) begin
-        wait_q[qpi_q]        <= 1'b1;
-        full_q[keep.send_cq] <= 1'b1;
-      end
-      if (made_room) full_q[cqn_q] <= 1'b0;
-      if (lost != '0) full_q <= full_q & ~lost;
       if (kill) dead_q[qpi_q] <= 1'b1;
       if (go && (kill || what == WhatFlush)) flush_q[qpi_q] <= 1'b1;
-      if (ctx_i.cq_set) full_q[ctx_i.cqn] <= 1'b0;
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
-        pend_q[ctx_i.qpi]  <= 1'b0;
-        wait_q[ctx_i.qpi]  <= 1'b0;
         dead_q[ctx_i.qpi]  <= 1'b0;
         flush_q[ctx_i.qpi] <= 1'b0;
       end
-      // the reset QP may have been the one that waited: all waiting starts anew
-      if (ctx_i.qp_reset && wait_q[ctx_i.qpi]) full_q <= '0;
     end
   end
 
@@ -312,7 +251,6 @@ module comp_eng
       arm_q             <= '0;
       db_turn_q         <= 1'b0;
       timer_q           <= '0;
-      ri_q              <= '0;
       more_q            <= 1'b0;
       acked_q           <= 1'b0;
       next_acked_q      <= 1'b0;
@@ -329,10 +267,9 @@ module comp_eng
       unique case (state_q)
         StQp: begin
           state_q <= StCq;
-          ri_q    <= ri;
-          more_q  <= (pi != ri);
-          acked_q <= (ua != ri);
-          next_acked_q <= (ua != idx_add(ri, idx_t'(1), keep.version2));
+          more_q       <= more;
+          acked_q      <= acked;
+          next_acked_q <= next_acked;
         end
         default: state_q <= start ? StQp : StPick;
       endcase
@@ -348,7 +285,7 @@ module comp_eng
 
       db_cq_rsp_valid_o <= decide && (op_q == OpDoorbell);
       db_cq_rsp_o       <= verdict;
-      timeout_valid_o   <= decide && (op_q == OpTimer) && full_q[cqn_q] && (time_i - since > {16'd0, cq_wait_i});
+      timeout_valid_o   <= decide && (op_q == OpTimer) && full[cqn_q] && (time_i - since > {16'd0, cq_wait_i});
       timeout_cqn_o     <= cqn_q;
       cqe_valid_o       <= push;
       retire_o          <= '{valid: go, qpi: qpi_q, idx: ri_next};
@@ -366,7 +303,7 @@ module comp_eng
   always_ff @(posedge clk_i) begin
     if (push) begin
       cqe_o <= '{
-        addr: cq_addr, stride32: cq_stride32, payload: cqe, cqn: keep.send_cq, qpi: qpi_q, solicit: (code != CqeOk)
+        addr: cq_addr, stride32: cq_stride32, payload: cqe, cqn: send_cq, qpi: qpi_q, solicit: (code != CqeOk)
       };
     end
   end

@@ -83,18 +83,19 @@ module tx_sched
   logic                    arb_valid, grant;
   lane_t                   arb_lane;
 
-  // the packet in the pipeline, filled in StHead
-  logic                    first_q, last_q;
-  logic [12:0]             pay_q;
-  logic [63:0]             laddr_q;
-  logic [LenW-1:0]         left_q;
-  psn_t                    num_q;              // packets of the message
+  // the packet in the pipeline, cut in StHead
+  logic                    first, last;
+  logic [12:0]             pay;
+  logic [63:0]             laddr, src_next;
+  logic [LenW-1:0]         rem_next;
+  psn_t                    num;                // packets of the message
   psn_t                    una;
   logic                    una_valid;
   psn_t                    una_start;
 
   logic                    chk_ok, chk_valid, unused_key_ok, unused_ready;
   logic [2:0]              job_count;
+  logic [63:0]             chk_va;
   logic [31:0]             chk_len;
   logic                    decide, alive, window_ok, fail_now, send;
   logic [7:0]              fail_code;
@@ -134,36 +135,15 @@ module tx_sched
   );
 
   // ---------------------------------------------------------------- head: cut the packet, ask for the key
-  logic [12:0]      mtu_bytes;
-  logic [LenW-1:0]  left;
-  logic [LenW:0]    num_pkts;
-  logic             last;
-  logic [12:0]      pay;
-  logic [63:0]      laddr;
-
-  always_comb begin
-    mtu_bytes = '0;
-    left      = '0;
-    laddr     = '0;
-    num_pkts  = '0;
-    last      = 1'b0;
-    pay       = '0;
-    if (state_q == StHead) begin
-      mtu_bytes = 13'd1 << mtu_log(mtu_q[lane_q]);
-      left      = mid_q[lane_q] ? rem_q[lane_q] : head_i.len;
-      laddr     = mid_q[lane_q] ? src_q[lane_q] : head_i.laddr;
-      last      = (left <= LenW'(mtu_bytes));
-      pay       = last ? left[12:0] : mtu_bytes;
-      num_pkts  = ({1'b0, head_i.len} + (LenW + 1)'(mtu_bytes) - (LenW + 1)'(1)) >> mtu_log(mtu_q[lane_q]);
-      if (head_i.len == '0) num_pkts = (LenW + 1)'(1);
-    end
-  end
-
-  assign chk_len = mid_q[lane_q] ? 32'(pay) : head_i.len;
+  tx_cut i_cut (
+    .clk_i, .en_i(state_q == StHead), .mid_i(mid_q[lane_q]), .mtu_i(mtu_q[lane_q]), .len_i(head_i.len),
+    .laddr_i(head_i.laddr), .rem_i(rem_q[lane_q]), .src_i(src_q[lane_q]), .chk_va_o(chk_va), .chk_len_o(chk_len),
+    .first_o(first), .last_o(last), .pay_o(pay), .laddr_o(laddr), .rem_o(rem_next), .src_o(src_next), .num_o(num)
+  );
   mr_check i_mr_check (
     .clk_i, .rst_ni, .ctx_i,
     .req_valid_i(state_q == StHead), .key_i(head_i.lkey), .is_remote_i(1'b0), .right_i(RightNone),
-    .va_i(laddr), .len_i(chk_len), .rsp_valid_o(chk_valid), .key_ok_o(unused_key_ok), .ok_o(chk_ok)
+    .va_i(chk_va), .len_i(chk_len), .rsp_valid_o(chk_valid), .key_ok_o(unused_key_ok), .ok_o(chk_ok)
   );
 
   // ---------------------------------------------------------------- decide
@@ -171,27 +151,27 @@ module tx_sched
   // the lane, its QP or the PSN window may have gone since the grant: then nothing happens
   assign alive     = decide && on_i[lane_q] && qp_ok_i[qpi_q[lane_q]];
   assign window_ok = (psn_q[lane_q] - (una_valid ? una : una_start)) < PsnWindow - psn_t'(1);
-  assign fail_now  = alive && ((first_q && head_i.err != CqeOk) || !chk_ok);
-  assign fail_code = (first_q && head_i.err != CqeOk) ? head_i.err : CqeLocalMr;
+  assign fail_now  = alive && ((first && head_i.err != CqeOk) || !chk_ok);
+  assign fail_code = (first && head_i.err != CqeOk) ? head_i.err : CqeLocalMr;
   assign send      = alive && !fail_now && window_ok;
 
-  assign pop_o      = send && last_q;
+  assign pop_o      = send && last;
   assign pop_lane_o = lane_q;
 
   // a failing WQE takes a place too: it completes there in its turn
-  assign entry_en_o   = first_q && (send || fail_now);
+  assign entry_en_o   = first && (send || fail_now);
   assign entry_slot_o = ii_q[lane_q][SlotW-1:0];
   // its PSN is never sent, so no ACK can cover it, whatever its length says
   assign entry_o      = '{
-    wqe: head_i, first: psn_q[lane_q], last: fail_now ? psn_q[lane_q] : psn_q[lane_q] + num_q - psn_t'(1)
+    wqe: head_i, first: psn_q[lane_q], last: fail_now ? psn_q[lane_q] : psn_q[lane_q] + num - psn_t'(1)
   };
   assign fail_o       = '{
     valid: fail_now, qpi: qpi_q[lane_q], code: fail_code,
-    slot: first_q ? ii_q[lane_q][SlotW-1:0] : ii_q[lane_q][SlotW-1:0] - slot_t'(1)
+    slot: first ? ii_q[lane_q][SlotW-1:0] : ii_q[lane_q][SlotW-1:0] - slot_t'(1)
   };
   assign iss_o = '{
     valid: send || fail_now, qpi: qpi_q[lane_q],
-    idx: first_q ? idx_add(ii_q[lane_q], idx_t'(1), v2_q[lane_q]) : ii_q[lane_q],
+    idx: first ? idx_add(ii_q[lane_q], idx_t'(1), v2_q[lane_q]) : ii_q[lane_q],
     psn: send ? psn_q[lane_q] + psn_t'(1) : psn_q[lane_q]
   };
 
@@ -200,19 +180,19 @@ module tx_sched
     job = '0;
     if (send) begin
       job.qpi      = qpi_q[lane_q];
-      job.slot     = first_q ? ii_q[lane_q][SlotW-1:0] : ii_q[lane_q][SlotW-1:0] - slot_t'(1);
+      job.slot     = first ? ii_q[lane_q][SlotW-1:0] : ii_q[lane_q][SlotW-1:0] - slot_t'(1);
       job.psn      = psn_q[lane_q];
-      job.ack_req  = last_q || (pkt_q[lane_q] == 4'(AckInterval - 1));
-      job.has_reth = first_q;
+      job.ack_req  = last || (pkt_q[lane_q] == 4'(AckInterval - 1));
+      job.has_reth = first;
       job.raddr    = head_i.raddr;
       job.rkey     = head_i.rkey;
       job.dma_len  = head_i.len;
-      job.has_imm  = last_q && head_i.with_imm;
+      job.has_imm  = last && head_i.with_imm;
       job.imm      = head_i.imm;
-      job.se       = last_q && head_i.with_imm && head_i.se;
-      job.laddr    = laddr_q;
-      job.pay_len  = pay_q;
-      unique case ({first_q, last_q})
+      job.se       = last && head_i.with_imm && head_i.se;
+      job.laddr    = laddr;
+      job.pay_len  = pay;
+      unique case ({first, last})
         2'b11:   job.bth = BthWriteOnly;
         2'b10:   job.bth = BthWriteFirst;
         2'b01:   job.bth = BthWriteLast;
@@ -226,17 +206,6 @@ module tx_sched
     .clk_i, .rst_ni, .in_valid_i(send), .in_ready_o(unused_ready), .in_data_i(job),
     .out_valid_o(job_valid_o), .out_ready_i(job_ready_i), .out_data_o(job_o), .count_o(job_count)
   );
-
-  always_ff @(posedge clk_i) begin
-    if (state_q == StHead) begin
-      first_q <= !mid_q[lane_q];
-      last_q  <= last;
-      pay_q   <= pay;
-      laddr_q <= laddr;
-      left_q  <= left;
-      num_q   <= num_pkts[23:0];
-    end
-  end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -262,10 +231,10 @@ module tx_sched
       if (iss_o.valid) ii_q[lane_q] <= iss_o.idx;
       if (send) begin
         psn_q[lane_q] <= iss_o.psn;
-        mid_q[lane_q] <= !last_q;
-        rem_q[lane_q] <= left_q - LenW'(pay_q);
-        src_q[lane_q] <= laddr_q + 64'(pay_q);
-        pkt_q[lane_q] <= last_q ? 4'd0 : pkt_q[lane_q] + 4'd1;
+        mid_q[lane_q] <= !last;
+        rem_q[lane_q] <= rem_next;
+        src_q[lane_q] <= src_next;
+        pkt_q[lane_q] <= last ? 4'd0 : pkt_q[lane_q] + 4'd1;
         if (!quantum_o[lane_q]) sent_q[lane_q] <= sent_q[lane_q] + 5'd1;
       end
       if (lane_retire_i.valid) ri_q[lane_retire_i.lane] <= lane_retire_i.idx[4:0];
@@ -285,7 +254,7 @@ module tx_sched
   end
 
   logic unused;
-  assign unused = &{1'b0, load_i.sq_log, load_i.sq_base, load_i.pi, una_i.idx, num_pkts[LenW:24], head_i.ce,
+  assign unused = &{1'b0, load_i.sq_log, load_i.sq_base, load_i.pi, una_i.idx, head_i.ce,
                     head_i.fence, lane_retire_i.idx[IdxW-1:5]};
 
   `ifndef SYNTHESIS

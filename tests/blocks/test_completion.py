@@ -33,6 +33,8 @@ BENCH = {
         "rtl/requester/req_fail.sv",
         "rtl/completion/cqe_format.sv",
         "rtl/completion/cq_state.sv",
+        "rtl/completion/comp_qp.sv",
+        "rtl/completion/comp_pend.sv",
         "rtl/completion/comp_eng.sv",
         "rtl/completion/cqe_writer.sv",
         "rtl/completion/cq_event.sv",
