@@ -1,8 +1,9 @@
 """Device API, XSCALE G1: post_send, poll_cq, quiet, doorbells, WQE content.
 
-Sweep: versions, ring depths, start indices at every wrap, dirty slots, poll limits. Stimulus: programs on the golden
-NICs. Checks: worked vectors, slots and doorbells against the codecs, where drains happen, silent drops, tries of
-poll_cq. Timing: the model's clock, for poll limits only. Does not prove: anything about the RTL.
+Sweep: versions, ring depths, start indices at every wrap, dirty slots, poll limits. Stimulus: programs on
+the golden NICs. Checks: worked vectors, slots and doorbells against the codecs, where drains happen, silent
+drops, tries of poll_cq. Timing: the model's clock, for poll limits only. Does not prove: anything about the
+RTL.
 """
 
 from __future__ import annotations
@@ -148,7 +149,9 @@ def test_worked_vector_of_the_cq_doorbell() -> None:
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(("depth", "start"), [(32, 0), (64, 0), (128, 100), (64, 0xFFFF_FFF0)])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_drains_once_per_lap_at_a_fixed_slot(schedule: Schedule, depth: int, start: int, version: int) -> None:
+def test_drains_once_per_lap_at_a_fixed_slot(
+    schedule: Schedule, depth: int, start: int, version: int
+) -> None:
     """Device page 4.1: only at head = T0 - 16 modulo depth, whatever quiets come between."""
     laps = 4
 
@@ -185,7 +188,7 @@ class _Outstanding(Observer):
 @pytest.mark.parametrize("depth", [16, 32, 128])
 @pytest.mark.parametrize("version", [1, 2])
 def test_outstanding_reaches_exactly_depth(depth: int, version: int) -> None:
-    """Device page 4.1: between drains depth WQEs are posted; the NIC takes that as legal, full is not empty."""
+    """Device page 4.1: between drains depth WQEs are posted; the NIC takes that, full is not empty."""
     seen = _Outstanding()
 
     async def main(pe: Pe) -> None:
@@ -203,7 +206,10 @@ def test_outstanding_reaches_exactly_depth(depth: int, version: int) -> None:
 
 
 def test_depth_16_drains_only_when_empty_or_full() -> None:
-    """Device page 4.1: 16 % 16 is 0, so the test fires at every lap's first post, with nothing to drain at first."""
+    """Device page 4.1.
+
+    16 % 16 is 0, so the test fires at every lap's first post, with nothing to drain at first.
+    """
 
     async def main(pe: Pe) -> list[int]:
         src = pe.alloc(64)
@@ -220,7 +226,7 @@ def test_depth_16_drains_only_when_empty_or_full() -> None:
 # ------------------------------------------------------------------ poll_cq
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_poll_rings_the_cq_doorbell(schedule: Schedule) -> None:
-    """Device page 4.2 and 8.1 row 5: once per call, progress or not; an equal index is accepted by the NIC."""
+    """Device page 4.2 and 8.1 row 5: once per call, progress or not; the NIC accepts an equal index."""
 
     async def main(pe: Pe) -> None:
         src = pe.alloc(64)
@@ -238,7 +244,10 @@ def test_every_poll_rings_the_cq_doorbell(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_poll_limit_counts_tries(limit: int) -> None:
-    """Programs page, section 1: one try at entry, one per 64 cycles asleep; then 0x10000, tail and doorbell written."""
+    """Programs page, section 1: one try at entry, one per 64 cycles asleep.
+
+    Then 0x10000, tail and doorbell written.
+    """
 
     async def main(pe: Pe) -> None:
         start = await pe.now()
@@ -249,13 +258,18 @@ def test_poll_limit_counts_tries(limit: int) -> None:
         assert pe.qp(1).cq_tail == 0 and pe.qp(1).timeouts == 1
 
     run = model_run(only(0, main), poll_limit=limit)
-    assert run.run().problems == [f"PE 0 to PE 1, QP 0 (QPN {run.fabric.qps[0, 1, 0].qpn}): poll_cq timed out 1 times"]
+    assert run.run().problems == [
+        f"PE 0 to PE 1, QP 0 (QPN {run.fabric.qps[0, 1, 0].qpn}): poll_cq timed out 1 times"
+    ]
     assert len(run.model.mmio_log) == 1
 
 
 @pytest.mark.parametrize(("delay", "status"), [(64 * 3 - 1, 0), (64 * 3 + 1, 0x10000)])
 def test_poll_limit_to_the_cycle(delay: int, status: int) -> None:
-    """A CQE that stands at the last try (4 tries: 192 cycles after entry) counts, one that comes later does not."""
+    """A CQE that stands at the last try (4 tries.
+
+    192 cycles after entry) counts, one that comes later does not.
+    """
 
     async def side(pe: Pe, slot: int) -> None:
         await pe.sleep(delay)
@@ -323,7 +337,10 @@ def test_poll_batch_changes_wakeups_not_results(batch: int) -> None:
 
 # ------------------------------------------------------------------ silent drop
 def test_failed_drain_drops_the_post_silently() -> None:
-    """Device page 4.1 step 5 and 8.1 row 3: no exception, no WQE, no head, no doorbell, only the hidden counter."""
+    """Device page 4.1 step 5 and 8.1 row 3.
+
+    No exception, no WQE, no head, no doorbell, only the hidden counter.
+    """
     depth = 32
 
     async def main(pe: Pe) -> None:
@@ -363,7 +380,10 @@ def test_timeout_of_the_drain_drops_too() -> None:
 # ------------------------------------------------------------------ zero-filled CQ
 @pytest.mark.parametrize("schedule", ["lazy", "random"])
 def test_zero_filled_cq_is_caught_as_false_completion(schedule: Schedule) -> None:
-    """Device page 2.3: zeros look like good CQEs of the first lap, so quiet returns while the put is not done."""
+    """Device page 2.3.
+
+    Zeros look like good CQEs of the first lap, so quiet returns while the put is not done.
+    """
 
     async def main(pe: Pe) -> None:
         src = pe.alloc(64)
@@ -372,7 +392,9 @@ def test_zero_filled_cq_is_caught_as_false_completion(schedule: Schedule) -> Non
         await pe.quiet(1)
 
     problems = model_run(only(0, main), schedule, cq_fill=0x00).run().problems
-    assert any(p.startswith("false completion: PE 0 consumed the CQE of WQE 4 to PE 1, QP 0") for p in problems)
+    assert any(
+        p.startswith("false completion: PE 0 consumed the CQE of WQE 4 to PE 1, QP 0") for p in problems
+    )
     assert model_run(only(0, main), schedule, cq_fill=0xFF).run().problems == []
 
 
@@ -412,7 +434,7 @@ def test_coarse_quiet_visits_every_qp() -> None:
 
 
 def test_put_to_the_own_rank_divides_by_zero() -> None:
-    """Device page 7.3: the own entry of the table is zero; refused with a clear error instead of undefined."""
+    """Device page 7.3: the own entry of the table is zero; a clear error instead of undefined."""
 
     async def main(pe: Pe) -> None:
         src = pe.alloc(8)

@@ -1,8 +1,8 @@
 """Table builder: device tables, contexts, rings, layout.
 
-Sweep: sizes, seeds, start indices, fills. Stimulus: fabrics. Checks: offsets of the device page 7.2 read back by hand,
-programming accepted by the command engine, owner bits of a ring, no two regions meet, bad configurations are refused.
-Timing: none. Does not prove: the transport manager, which comes later.
+Sweep: sizes, seeds, start indices, fills. Stimulus: fabrics. Checks: offsets of the device page 7.2 read
+back by hand, programming accepted by the command engine, owner bits of a ring, no two regions meet, bad
+configurations are refused. Timing: none. Does not prove: the transport manager, which comes later.
 """
 
 from __future__ import annotations
@@ -39,9 +39,18 @@ def test_fields_stand_where_the_device_reads_them() -> None:
     """Device page 7.2 and 7.3, byte offsets taken from the page, not from the code under test."""
     fabric = Fabric.build(FabricConfig(n_pes=3, seed=5, start="random"))
     raw, pe = _info(fabric, 0), fabric.pes[0]
-    assert _u(raw, 0, 4) == 1 and _u(raw, 8, 8) == QP_INFO_ADDR + 48 and _u(raw, 40, 8) == QP_INFO_ADDR + 48 + 272 * 3
+    assert (
+        _u(raw, 0, 4) == 1
+        and _u(raw, 8, 8) == QP_INFO_ADDR + 48
+        and _u(raw, 40, 8) == QP_INFO_ADDR + 48 + 272 * 3
+    )
     for peer in range(3):
-        sq, scq, mr, rq = 48 + 80 * peer, 48 + 160 * 3 + 56 * peer, 48 + 272 * 3 + 24 * peer, 48 + 80 * 3 + 80 * peer
+        sq, scq, mr, rq = (
+            48 + 80 * peer,
+            48 + 160 * 3 + 56 * peer,
+            48 + 272 * 3 + 24 * peer,
+            48 + 80 * 3 + 80 * peer,
+        )
         assert _u(raw, mr, 8) == _u(raw, mr + 8, 8) == 0, "size and address are zero: only keys are usable"
         assert _u(raw, mr + 20, 4) == fabric.pes[peer].heap_rkey
         if peer == 0:
@@ -71,7 +80,7 @@ def test_pack_and_unpack_are_inverse() -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("high", [False, True])
 def test_random_fabrics_come_up(seed: int, high: bool) -> None:
-    """Every context is accepted, both ends of a pair agree, addresses and keys differ, regions do not meet."""
+    """Every context is accepted, both ends of a pair agree, keys differ, regions do not meet."""
     fabric = Fabric.build(FabricConfig.mixed(4, 3, seed, high_addresses=high))
     backend = ModelBackend(fabric)
     for pe in fabric.pes:
@@ -109,7 +118,7 @@ def test_same_seed_same_fabric() -> None:
 @pytest.mark.parametrize("start", [0, 1, 5, 8, 13, 16, 0xFFFF_FFFB])
 @pytest.mark.parametrize("stride", [32, 64])
 def test_no_slot_of_a_fresh_cq_is_valid(start: int, stride: int) -> None:
-    """Device page 2.3: for every index of the first two laps the owner bit stands at "not yet" until written."""
+    """Device page 2.3: for each index of two laps the owner bit stands at "not yet" until written."""
     depth = 8
     config = FabricConfig(
         overrides={(0, 1, 0): {"sq_depth": 8, "cq_depth": depth, "cq_stride": stride, "start_index": start}}

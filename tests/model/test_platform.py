@@ -1,8 +1,9 @@
 """Scheduling core and awaitables.
 
-Sweep: seeds; watches, deadlines, full mailboxes, tasks. Stimulus: small programs over a scripted backend (time and
-writes made by the test) and over golden NICs. Checks: order of arm, test and sleep; what each wake-up does; posted
-writes in order; hang report. Timing: the backend's clock is set by hand. Does not prove: anything about a NIC.
+Sweep: seeds; watches, deadlines, full mailboxes, tasks. Stimulus: small programs over a scripted backend
+(time and writes made by the test) and over golden NICs. Checks: order of arm, test and sleep; what each
+wake-up does; posted writes in order; hang report. Timing: the backend's clock is set by hand. Does not
+prove: anything about a NIC.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.model.model_programs import model_run, only
 from numpy.typing import NDArray
 
 from pymodel.device import Pe
 from pymodel.platform import Watch, join, mmio_write, now, sleep, spawn, store, wait
 from pymodel.runner import MAILBOX_RETRY, Core, HangError
+from tests.model.model_programs import model_run, only
 
 
 class Scripted:
@@ -82,6 +83,7 @@ def _core(backend: Scripted, *programs: Any, seed: int = 0, **options: Any) -> C
 
 
 def test_arm_test_sleep_in_this_order() -> None:
+    """Arm test sleep in this order."""
     backend, seen = Scripted(), []
 
     def until() -> bool:
@@ -105,6 +107,7 @@ def test_arm_test_sleep_in_this_order() -> None:
 
 
 def test_no_sleep_where_the_condition_holds_already() -> None:
+    """No sleep where the condition holds already."""
     backend = Scripted()
     backend.bytes[0][8] = 1
 
@@ -120,7 +123,10 @@ def test_no_sleep_where_the_condition_holds_already() -> None:
     ("at", "value", "answer"), [(99, 0, None), (100, 0, False), (100, 1, True), (101, 1, True)]
 )
 def test_deadline_tests_memory_once_more(at: int, value: int, answer: bool | None) -> None:
-    """A write that no watch saw but that stands at the deadline still counts: the last try is at the deadline."""
+    """A write that no watch saw but that stands at the deadline still counts.
+
+    The last try is at the deadline.
+    """
     backend = Scripted()
 
     async def program() -> Any:
@@ -135,6 +141,7 @@ def test_deadline_tests_memory_once_more(at: int, value: int, answer: bool | Non
 
 
 def test_hits_count_beats() -> None:
+    """Hits count beats."""
     backend = Scripted()
 
     async def program() -> Any:
@@ -149,6 +156,8 @@ def test_hits_count_beats() -> None:
 
 
 def test_order_comes_from_the_seed_and_changes_between_wakeups() -> None:
+    """Order comes from the seed and changes between wakeups."""
+
     def orders(seed: int) -> list[list[int]]:
         backend = Scripted(8)
 
@@ -171,6 +180,7 @@ def test_order_comes_from_the_seed_and_changes_between_wakeups() -> None:
 
 
 def test_ready_programs_alternate_request_by_request() -> None:
+    """Ready programs alternate request by request."""
     backend = Scripted()
 
     async def program() -> None:
@@ -184,6 +194,7 @@ def test_ready_programs_alternate_request_by_request() -> None:
 
 
 def test_full_mailbox_blocks_and_keeps_the_order() -> None:
+    """Full mailbox blocks and keeps the order."""
     backend = Scripted(1, mailbox=2)
 
     async def side() -> None:
@@ -210,6 +221,7 @@ def test_full_mailbox_blocks_and_keeps_the_order() -> None:
 
 
 def test_two_tasks_behind_a_full_mailbox_stay_in_order() -> None:
+    """Two tasks behind a full mailbox stay in order."""
     backend = Scripted(1, mailbox=0)
 
     async def task(first: int) -> None:
@@ -230,6 +242,7 @@ def test_two_tasks_behind_a_full_mailbox_stay_in_order() -> None:
 
 
 def test_spawn_join_and_time() -> None:
+    """Spawn join and time."""
     backend = Scripted()
 
     async def child(cycles: int) -> int:
@@ -247,6 +260,8 @@ def test_spawn_join_and_time() -> None:
 
 
 def test_an_exception_names_the_task_and_closes_nothing_silently() -> None:
+    """An exception names the task and closes nothing silently."""
+
     async def program() -> None:
         await sleep(5)
         raise KeyError("planted")
@@ -261,6 +276,8 @@ def test_an_exception_names_the_task_and_closes_nothing_silently() -> None:
 
 
 def test_a_foreign_awaitable_is_refused() -> None:
+    """A foreign awaitable is refused."""
+
     class Foreign:
         def __await__(self) -> Any:
             yield "something"
@@ -273,6 +290,7 @@ def test_a_foreign_awaitable_is_refused() -> None:
 
 
 def test_hang_after_counts_from_the_last_progress() -> None:
+    """Hang after counts from the last progress."""
     backend = Scripted()
 
     async def program() -> None:
@@ -289,6 +307,8 @@ def test_hang_after_counts_from_the_last_progress() -> None:
 
 
 def test_a_long_sleep_is_no_hang() -> None:
+    """A long sleep is no hang."""
+
     async def program(pe: Pe) -> None:
         await pe.sleep(5000)
 
@@ -340,6 +360,8 @@ def test_hang_report_of_a_quiet_that_never_ends() -> None:
 
 
 def test_memory_views_are_read_only() -> None:
+    """Memory views are read only."""
+
     async def program(pe: Pe) -> None:
         view = pe.memory(pe.alloc(8), 8)
         with pytest.raises(ValueError, match="read-only"):
@@ -349,6 +371,7 @@ def test_memory_views_are_read_only() -> None:
 
 
 def test_pymodel_imports_neither_asyncio_nor_cocotb() -> None:
+    """Pymodel imports neither asyncio nor cocotb."""
     import subprocess
     import sys
 

@@ -1,8 +1,8 @@
 """Programs under the three schedules of the model.
 
-Sweep: schedules x seeds x fabrics. Stimulus: good programs, and programs with a missing quiet of each kind. Checks:
-good ones pass everywhere; each missing quiet fails under lazy by its consequence alone (sanitizer off) and under all
-three with the sanitizer. Timing: none. Does not prove: that the RTL keeps these orders.
+Sweep: schedules x seeds x fabrics. Stimulus: good programs, and programs with a missing quiet of each kind.
+Checks: good ones pass everywhere; each missing quiet fails under lazy by its consequence alone (sanitizer
+off) and under all three with the sanitizer. Timing: none. Does not prove: that the RTL keeps these orders.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.model.model_programs import SCHEDULES, Schedule, model_run
 
 from pymodel.device import Pe
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.run import ModelRun, load_program
 from pymodel.runner import HangError
 from pymodel.sanitizer import RaceError
+from tests.model.model_programs import SCHEDULES, Schedule, model_run
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
@@ -32,6 +32,7 @@ def _mixed(pes: int, qps: int, seed: int, **changes: Any) -> Fabric:
 @pytest.mark.parametrize("pes", [1, 2, 5])
 @pytest.mark.parametrize("name", ["hello_put.py", "ring_put.py"])
 def test_example_programs(name: str, pes: int, schedule: Schedule) -> None:
+    """Example programs."""
     result = ModelRun(_mixed(pes, 2, pes), load_program(PROGRAMS / name), schedule, seed=pes).run()
     assert result.problems == []
     assert pes == 1 or result.posts > 0
@@ -61,7 +62,10 @@ def test_ring_put_notices_wrong_data() -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_traffic_lands_byte_for_byte(schedule: Schedule, seed: int) -> None:
-    """All pairs, two QPs a pair, all alignments, 0 B to 20 KB, rings lapped several times, counters over their wraps."""
+    """All pairs, two QPs a pair, all alignments, 0 B to 20 KB, rings lapped several times.
+
+    Counters over their wraps.
+    """
     pes, qps, window = 3, 2, 1 << 16
 
     async def main(pe: Pe) -> list[tuple[int, int, bytes]]:
@@ -160,6 +164,7 @@ def _arrived(run: ModelRun) -> bool:
 @pytest.mark.parametrize("program", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_with_the_quiet_all_is_well(program: Any, schedule: Schedule, seed: int) -> None:
+    """With the quiet all is well."""
     run = model_run(_with(program, True), schedule, seed=seed, qps=2)
     assert run.run().problems == []
     assert program is not _end_without_quiet or _arrived(run)
@@ -167,12 +172,14 @@ def test_with_the_quiet_all_is_well(program: Any, schedule: Schedule, seed: int)
 
 @pytest.mark.parametrize("program", KINDS[:2])
 def test_missing_quiet_fails_under_lazy_by_its_consequence(program: Any) -> None:
+    """Missing quiet fails under lazy by its consequence."""
     with pytest.raises(AssertionError, match="the value after|the flag came before"):
         model_run(_with(program, False), "lazy", qps=2, sanitize=False).run()
     assert model_run(_with(program, False), "eager", qps=2, sanitize=False).run().good, "eager hides it"
 
 
 def test_missing_last_quiet_leaves_old_bytes_under_lazy() -> None:
+    """Missing last quiet leaves old bytes under lazy."""
     lazy, eager = (model_run(_with(_end_without_quiet, False), s, sanitize=False) for s in ("lazy", "eager"))
     lazy.run()
     eager.run()
@@ -181,12 +188,14 @@ def test_missing_last_quiet_leaves_old_bytes_under_lazy() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_missing_quiet_before_reuse_is_a_race_under_every_schedule(schedule: Schedule) -> None:
+    """Missing quiet before reuse is a race under every schedule."""
     with pytest.raises(RaceError, match="changes the source of WRITE 0 of PE 0 to PE 1"):
         model_run(_with(_reuse_source, False), schedule, qps=2).run()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_missing_last_quiet_is_a_problem_under_every_schedule(schedule: Schedule) -> None:
+    """Missing last quiet is a problem under every schedule."""
     result = model_run(_with(_end_without_quiet, False), schedule).run()
     assert len(result.problems) == 1 and result.problems[0].startswith(
         "missing quiet: PE 0 ended without a quiet after WRITE 0 of PE 0 to PE 1, QP 0 (64 bytes"
@@ -194,11 +203,13 @@ def test_missing_last_quiet_is_a_problem_under_every_schedule(schedule: Schedule
 
 
 def test_flag_on_other_qp_is_a_race_under_lazy() -> None:
+    """Flag on other qp is a race under lazy."""
     with pytest.raises(RaceError, match="looks at the destination of WRITE 0 of PE 0"):
         model_run(_with(_flag_on_other_qp, False), "lazy", qps=2).run()
 
 
 def test_some_random_schedule_shows_the_overtaking_flag() -> None:
+    """Some random schedule shows the overtaking flag."""
     seen = set()
     for seed in range(40):
         try:
@@ -213,6 +224,8 @@ def test_some_random_schedule_shows_the_overtaking_flag() -> None:
 
 
 def test_lazy_moves_nothing_before_somebody_waits() -> None:
+    """Lazy moves nothing before somebody waits."""
+
     async def main(pe: Pe) -> None:
         src = pe.alloc(64)
         if pe.rank == 0:
@@ -233,6 +246,8 @@ def test_lazy_moves_nothing_before_somebody_waits() -> None:
 
 
 def test_same_seed_same_run() -> None:
+    """Same seed same run."""
+
     def log(seed: int) -> list[tuple[int, int, int]]:
         run = ModelRun(_mixed(4, 1, 9), load_program(PROGRAMS / "ring_put.py"), "random", seed=seed)
         run.run()
@@ -243,6 +258,8 @@ def test_same_seed_same_run() -> None:
 
 
 def test_deadlock_is_reported_not_endless() -> None:
+    """Deadlock is reported not endless."""
+
     async def main(pe: Pe) -> None:
         await pe.wait_value(pe.alloc(4), 1, peer=1 - pe.rank)
 

@@ -1,0 +1,183 @@
+"""The command: good runs, failing runs, bad input.
+
+Sweep: options and each kind of bad input. Stimulus: `pymodel.cli.main` in process, and the two entry points
+as processes. Checks: exit codes 0, 1 and 2; one line on stderr for bad input, never a traceback. Timing:
+none. Does not prove: the RTL side, whose hook is replaced here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pymodel import cli
+from pymodel.run import RunConfig
+
+ROOT = Path(__file__).parents[2]
+HELLO = str(ROOT / "programs" / "hello_put.py")
+
+
+def _program(tmp_path: Path, body: str) -> str:
+    file = tmp_path / "user.py"
+    file.write_text(body)
+    return str(file)
+
+
+def _call(args: list[str]) -> int:
+    try:
+        return cli.main(args)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def test_good_run_under_all_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --schedule a program runs under all three."""
+    assert _call(["run", HELLO, "--pes", "3", "--seed", "5"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[1].strip() for line in out] == ["eager", "lazy", "random"]
+    assert all("3 PEs on the model" in line and "seed 5: 2 puts, 26 bytes" in line for line in out)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["--schedule", "lazy"], ["--mixed", "--qps", "4"], ["--format", "1", "--mtu", "256", "--depth", "16"],
+     ["--heap", "2"], ["--no-sanitizer"], ["--poll-limit", "1000"], ["--pes", "1"], ["--pes", "16"]],
+)  # fmt: skip
+def test_options(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option is accepted and the run is good."""
+    assert _call(["run", HELLO, *args]) == 0
+    assert capsys.readouterr().err == ""
+
+
+GOOD = "async def main(pe):\n    pass\n"
+BAD = [
+    (["run", "no_such_file.py"], None, "program no_such_file.py: no such file"),
+    (["run"], None, "the following arguments are required: program"),
+    ([], None, "the following arguments are required: command"),
+    (["walk", "x.py"], None, "invalid choice: 'walk'"),
+    (["run", "{}", "--pes", "0"], GOOD, "0 PEs: a fabric has 1 to 16"),
+    (["run", "{}", "--pes", "17"], GOOD, "17 PEs: a fabric has 1 to 16"),
+    (["run", "{}", "--pes", "two"], GOOD, "argument --pes: invalid int value: 'two'"),
+    (["run", "{}", "--pes", "16", "--qps", "5"], GOOD, "5 QPs to each of 15 peers: a NIC has 64 QPs"),
+    (["run", "{}", "--qps", "0"], GOOD, "0 QPs per peer: at least 1"),
+    (["run", "{}", "--on", "silicon"], GOOD, "invalid choice: 'silicon'"),
+    (["run", "{}", "--schedule", "busy"], GOOD, "invalid choice: 'busy'"),
+    (["run", "{}", "--seed", "x"], GOOD, "argument --seed: invalid int value"),
+    (["run", "{}", "--on", "rtl", "--schedule", "lazy"], GOOD, "--schedule is for --on model"),
+    (["run", "{}", "--on", "rtl"], GOOD, "the RTL platform is not part of pymodel"),
+    (["run", "{}", "--depth", "100"], GOOD, "SQ depth 100: a power of two"),
+    (["run", "{}", "--format", "1", "--depth", "16384"], GOOD, "SQ depth 16384"),
+    (["run", "{}", "--heap", "1"], GOOD, "heap of 1048576 bytes"),
+    (["run", "{}", "--poll-limit", "0"], GOOD, "poll limit 0: at least 1"),
+    (["run", "{}"], "def main(pe):\n    pass\n", "no 'async def main(pe)'"),
+    (["run", "{}"], "x = 1\n", "no 'async def main(pe)'"),
+    (["run", "{}"], "async def main():\n    pass\n", "main must take the PE as its only argument"),
+    (["run", "{}"], "async def main(pe:\n", "SyntaxError"),
+    (["run", "{}"], "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+]
+
+
+@pytest.mark.parametrize(("args", "body", "message"), BAD, ids=range(len(BAD)))
+def test_bad_input(
+    args: list[str], body: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and exactly one line that says what is wrong."""
+    file = _program(tmp_path, body) if body is not None else ""
+    assert _call([arg.replace("{}", file) for arg in args]) == 2
+    seen = capsys.readouterr()
+    lines = seen.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("camhil: ") and message in lines[0]
+    assert seen.out == ""
+
+
+PUT = "    a, b = pe.alloc(8), pe.alloc(8)\n    await pe.put_nbi(b, a, 8, 1 - pe.rank)\n"
+BAD_SOURCE = "    a = pe.alloc(8)\n    await pe.put_nbi(a, a - 2**21, 8, 1 - pe.rank)\n"
+FAILING = [
+    ("    assert pe.rank == 0, 'planted'\n", "AssertionError: planted (in main of PE 1, cycle 0)"),
+    ("    await pe.wait_value(pe.alloc(4), 1, peer=1 - pe.rank)\n", "PE 1: waits for the 4-byte value at"),
+    (PUT, "missing quiet: PE 0 ended without"),
+    (PUT + "    await pe.store(a, b'x')\n", "race on PE"),
+    (BAD_SOURCE + "    await pe.quiet(1 - pe.rank)\n", "completed with error 0xa7 (LOCAL_MR_REQ)"),
+    ("    await pe.store(0, b'x')\n", "no region holds 1 bytes at 0x0"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), FAILING, ids=range(len(FAILING)))
+@pytest.mark.parametrize("schedule", ["eager", "lazy", "random"])
+def test_failing_programs(
+    body: str, message: str, schedule: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 and the reason."""
+    file = _program(tmp_path, "async def main(pe):\n" + body)
+    assert _call(["run", file, "--schedule", schedule]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"camhil: 2 PEs on the model, {schedule}, seed 0: FAILED\n") and message in err
+    assert "Traceback" not in err
+
+
+def test_one_bad_schedule_fails_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Good under eager, wrong under lazy: the command as a whole fails."""
+    body = (
+        "async def main(pe):\n"
+        "    a, f = pe.alloc(8), pe.alloc(8)\n"
+        "    if pe.rank == 0:\n"
+        "        await pe.store(a, b'AAAAAAAA')\n"
+        "        await pe.put_nbi(a, a, 8, 1)\n"
+        "        await pe.store(a, b'BBBBBBBB')\n"
+        "        await pe.put_nbi(f, a, 8, 1)\n"
+        "        await pe.quiet(1)\n"
+        "    else:\n"
+        "        await pe.wait_until(f, 8, lambda v: bool(v.any()), peer=0)\n"
+        "        assert pe.memory(a, 1)[0] == ord('A')\n"
+    )
+    file = _program(tmp_path, body)
+    assert _call(["run", file, "--no-sanitizer"]) == 1
+    seen = capsys.readouterr()
+    assert "eager" in seen.out and "good" in seen.out and "lazy, seed 0: FAILED" in seen.err
+
+
+def test_the_rtl_hook_gets_the_configuration() -> None:
+    """`--on rtl` hands a RunConfig over and returns the hook's exit code; it survives a trip through JSON."""
+    got: list[RunConfig] = []
+
+    def rtl(config: RunConfig) -> int:
+        got.append(config)
+        return 7
+
+    args = [
+        "run",
+        HELLO,
+        "--on",
+        "rtl",
+        "--pes",
+        "4",
+        "--seed",
+        "9",
+        "--qps",
+        "2",
+        "--mixed",
+        "--poll-limit",
+        "50",
+    ]
+    assert cli.main(args, rtl=rtl) == 7
+    assert got == [RunConfig(HELLO, 4, "rtl", 9, qps=2, mixed=True, poll_limit=50)]
+    assert RunConfig.from_json(got[0].to_json()) == got[0]
+
+
+def test_entry_points() -> None:
+    """`python -m pymodel` and the console script; only the script knows of the RTL."""
+    for command in ([sys.executable, "-m", "pymodel"], [sys.executable, "camhil_cli.py"]):
+        done = subprocess.run(
+            [*command, "run", HELLO, "--schedule", "eager"], cwd=ROOT, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.endswith("good\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pymodel", "run", HELLO, "--on", "rtl"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1

@@ -1,0 +1,318 @@
+"""Race sanitizer: each rule red and green, both accesses named, declared ranges.
+
+Sweep: rules x schedules. Stimulus: minimal programs on the golden NICs, and posts made by hand for gets and
+atomics, which the device API does not have yet. Checks: the exact access raises, the same program with its
+quiet does not. Timing: none. Does not prove: absence of races between PEs that no platform can order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymodel.device import Pe
+from pymodel.platform import PostInfo
+from pymodel.runner import Task
+from pymodel.sanitizer import RaceError, RaceSanitizer
+from tests.model.model_programs import SCHEDULES, Schedule, model_run, only
+
+
+def _idle() -> Any:
+    async def nothing() -> None:
+        return None
+
+    return nothing()
+
+
+@pytest.fixture
+def task() -> Any:
+    """A task of PE 0 that never runs."""
+    program = _idle()
+    yield Task(0, "main", program, 0)
+    program.close()
+
+
+def _post(opcode: str = "WRITE", index: int = 0, local: int = 0x1000, remote: int = 0x9000, length: int = 64,
+          pe: int = 0, peer: int = 1, qp: int = 0) -> PostInfo:  # fmt: skip
+    return PostInfo(pe, peer, qp, index, opcode, length, local, remote, 10)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("at", [-8, -7, 63, 64])
+def test_source_changes_only_after_a_quiet(schedule: Schedule, quiet: bool, at: int) -> None:
+    """Store of eight bytes round the edges of a 64-byte source; the bytes beside it are free."""
+
+    async def main(pe: Pe) -> None:
+        src, other = pe.alloc(256) + 64, pe.alloc(64)
+        await pe.put_nbi(other, src, 64, 1)
+        await pe.put_nbi(other, other, 8, 2)
+        if quiet:
+            await pe.quiet(1)
+        else:
+            await pe.quiet(2)
+        await pe.store(src + at, b"12345678")
+        await pe.quiet(1)
+        await pe.quiet(2)
+
+    run = model_run(only(0, main), schedule, n_pes=3)
+    if quiet or at in (-8, 64):
+        assert run.run().problems == []
+        return
+    with pytest.raises(RaceError) as caught:
+        run.run()
+    text = str(caught.value)
+    low = run.fabric.pes[0].heap_base + (1 << 20) + 64 + max(at, 0)
+    assert text.startswith(f"race on PE 0, bytes [{low:#x}, ")
+    assert (
+        f"store of 8 bytes at {low + min(at, 0):#x} by main of PE 0 changes the source of WRITE 0 of PE 0 to"
+        in text
+    )
+    assert text.endswith("no quiet of PE 0 to PE 1 since")
+
+
+def test_a_drain_is_no_quiet() -> None:
+    """The full test of post_send completes WQEs without the program knowing: the source stays in use."""
+
+    async def main(pe: Pe) -> None:
+        src = pe.alloc(64)
+        for _ in range(49):
+            await pe.put_nbi(src, src, 8, 1)
+        assert pe.qp(1).drains == [48]
+        await pe.store(src, b"x")
+
+    with pytest.raises(RaceError, match="changes the source of WRITE 0"):
+        model_run(only(0, main)).run()
+
+
+def test_an_inbound_put_changes_a_source() -> None:
+    """PE 1 puts into what PE 0 is sending to PE 2."""
+
+    async def main(pe: Pe) -> None:
+        block = pe.alloc(64)
+        if pe.rank == 0:
+            await pe.put_nbi(block, block, 64, 2)
+            await pe.sleep(50)
+            await pe.quiet(2)
+        elif pe.rank == 1:
+            await pe.sleep(10)
+            await pe.put_nbi(block + 60, block, 64, 0)
+            await pe.quiet(0)
+
+    with pytest.raises(RaceError) as caught:
+        model_run(main, "eager", n_pes=3).run()
+    assert "WRITE 0 of PE 1 to PE 0" in str(caught.value) and "source of WRITE 0 of PE 0 to PE 2" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [("store", "store of 4 bytes"), ("read", "read of 4 bytes"), ("wait", None)],
+)
+def test_destination_before_the_put_arrives(access: str, words: str | None) -> None:
+    """Where nothing orders it.
+
+    A store or a plain read of the target races; the condition of a wait does not.
+    """
+
+    async def main(pe: Pe) -> None:
+        src, dst, go = pe.alloc(64), pe.alloc(64), pe.alloc(4)
+        if pe.rank == 0:
+            await pe.store(src, b"\x01\0\0\0")
+            # announced before the data: whoever acts on it races with the data
+            await pe.put_nbi(go, src, 4, 1, 1)
+            await pe.put_nbi(dst, src, 4, 1, 0)
+            await pe.quiet_all()
+            return
+        await pe.wait_value(go, 1, peer=0)
+        if access == "store":
+            await pe.store(dst, b"mine")
+        elif access == "read":
+            pe.memory(dst, 4)
+        else:
+            await pe.wait_value(dst, 1, peer=0)
+
+    run = model_run(main, "lazy", qps=2)
+    if words is None:
+        assert run.run().problems == []
+        return
+    with pytest.raises(RaceError) as caught:
+        run.run()
+    assert words in str(caught.value) and "the destination of WRITE 0 of PE 0 to PE 1, QP 0" in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("it has not arrived yet")
+
+
+def test_after_the_flag_on_the_same_qp_the_data_is_free() -> None:
+    """Programs page, section 4: a flag follows its data on the same QP without a quiet between."""
+
+    async def main(pe: Pe) -> None:
+        src, dst, flag = pe.alloc(64), pe.alloc(64), pe.alloc(4)
+        if pe.rank == 0:
+            await pe.store(src, b"\x01\0\0\0")
+            await pe.put_nbi(dst, src, 64, 1)
+            await pe.put_nbi(flag, src, 4, 1)
+            await pe.quiet(1)
+        else:
+            await pe.wait_value(flag, 1, peer=0)
+            assert pe.memory(dst, 64)[0] == 1
+            await pe.store(dst, b"mine")
+
+    for schedule in SCHEDULES:
+        assert model_run(main, schedule).run().problems == []
+
+
+def test_two_puts_of_different_qps_to_the_same_bytes() -> None:
+    """Of one QP they are ordered; of two they race."""
+
+    async def main(pe: Pe, second: int) -> None:
+        src, dst = pe.alloc(64), pe.alloc(64)
+        await pe.put_nbi(dst, src, 64, 1, 0)
+        await pe.put_nbi(dst + 32, src, 64, 1, second)
+        await pe.quiet(1)
+
+    def run(second: int) -> Any:
+        async def only0(pe: Pe) -> None:
+            if pe.rank == 0:
+                await main(pe, second)
+
+        return model_run(only0, "lazy", qps=2).run()
+
+    assert run(0).problems == []
+    with pytest.raises(RaceError, match="meets the destination of WRITE 0 of PE 0 to PE 1, QP 0"):
+        run(1)
+
+
+def test_one_qp_has_one_owner() -> None:
+    """Two live tasks of a PE on one QP; after the first has ended, or on QPs of their own, it is fine."""
+
+    async def put(pe: Pe, src: int, qp: int) -> None:
+        await pe.put_nbi(src, src, 8, 1, qp)
+        await pe.quiet(1, qp)
+
+    async def bad(pe: Pe) -> None:
+        src = pe.alloc(64)
+        await pe.put_nbi(src, src, 8, 1)
+        await pe.join(await pe.spawn(put(pe, src, 0), "helper"))
+
+    async def good(pe: Pe) -> None:
+        src = pe.alloc(64)
+        one, two = await pe.spawn(put(pe, src, 0)), await pe.spawn(put(pe, src, 1))
+        await pe.join(one)
+        await pe.join(two)
+        await put(pe, src, 0)
+
+    with pytest.raises(RaceError, match="QP 0 of PE 0 to PE 1 has two owners: post by helper of PE 0"):
+        model_run(only(0, bad), qps=2).run()
+    assert model_run(only(0, good), "random", qps=2).run().problems == []
+
+
+def test_declared_racy_range() -> None:
+    """A test may declare a range; what reaches beyond it still counts."""
+
+    async def main(pe: Pe, at: int) -> None:
+        src = pe.alloc(64)
+        await pe.put_nbi(src, src, 64, 1)
+        await pe.store(src + at, b"1234")
+        await pe.quiet(1)
+
+    def run(at: int) -> Any:
+        async def only0(pe: Pe) -> None:
+            if pe.rank == 0:
+                await main(pe, at)
+
+        built = model_run(only0)
+        assert built.sanitizer is not None
+        built.sanitizer.declare_racy(0, built.fabric.pes[0].heap_base + (1 << 20) + 8, 16)
+        return built.run()
+
+    assert run(8).problems == run(20).problems == []
+    with pytest.raises(RaceError):
+        run(21)
+    with pytest.raises(RaceError):
+        run(7)
+
+
+def test_switched_off() -> None:
+    """On by default; a run may do without."""
+
+    async def main(pe: Pe) -> None:
+        src = pe.alloc(64)
+        await pe.put_nbi(src, src, 64, 1)
+        await pe.store(src, b"1234")
+        await pe.quiet(1)
+
+    assert model_run(only(0, main), sanitize=False).run().problems == []
+    with pytest.raises(RaceError):
+        model_run(only(0, main)).run()
+
+
+# ------------------------------------------------------------------ gets and atomics, posts by hand
+@pytest.mark.parametrize("opcode", ["READ", "ATOMIC"])
+def test_destination_of_a_get_and_fetch_cell(opcode: str, task: Task) -> None:
+    """Neither read nor written nor sent on before the quiet; conditions of waits (no task) may look."""
+    san = RaceSanitizer(2)
+    san.posted(_post(opcode), task)
+    san.read(0, 0x0FC0, 64, task)
+    san.read(0, 0x1000, 8, None)
+    with pytest.raises(RaceError, match=f"looks at the result of {opcode} 0"):
+        san.read(0, 0x1038, 8, task)
+    with pytest.raises(RaceError, match=f"meets the result of {opcode} 0"):
+        san.stored(0, 0x1038, 16, task)
+    with pytest.raises(RaceError, match=f"sends the result of {opcode} 0"):
+        san.posted(_post("WRITE", 1, local=0x1030), task)
+    san.quieted(0, 1, 0, 1, 1, 0)
+    san.read(0, 0x1038, 8, task)
+    san.stored(0, 0x1038, 16, task)
+
+
+def test_a_get_over_the_source_of_a_put(task: Task) -> None:
+    """The get's result changes a source in use.
+
+    Two gets of one QP to one cell are ordered, of two QPs not.
+    """
+    san = RaceSanitizer(2)
+    san.posted(_post("WRITE"), task)
+    with pytest.raises(RaceError, match="writes over memory of WRITE 0"):
+        san.posted(_post("READ", 1), task)
+    san = RaceSanitizer(2)
+    san.posted(_post("ATOMIC"), task)
+    san.posted(_post("ATOMIC", 1), task)
+    with pytest.raises(RaceError, match="writes over memory of ATOMIC 0"):
+        san.posted(_post("ATOMIC", 0, qp=1), task)
+
+
+@pytest.mark.parametrize("head", [0, 5, 0xFFFF_FFFE])
+def test_a_quiet_frees_what_it_consumed_and_no_more(head: int, task: Task) -> None:
+    """After an error or time-out the tail says how far it came, over the wrap of the 32-bit head too."""
+    san = RaceSanitizer(2)
+    indices = [(head + n) & 0xFFFF_FFFF for n in range(4)]
+    for n, index in enumerate(indices):
+        san.posted(_post(index=index, local=0x1000 + 0x100 * n), task)
+    san.quieted(0, 1, 0, indices[3] + 1 & 0xFFFF_FFFF, indices[2], 0xA5)
+    assert [post.index for post in san.open_posts()] == indices[2:]
+    san.stored(0, 0x1100, 64, task)
+    with pytest.raises(RaceError):
+        san.stored(0, 0x1200, 64, task)
+
+
+def test_big_ranges_are_found_by_their_middle(task: Task) -> None:
+    """Ranges span many buckets; removal leaves nothing behind."""
+    san = RaceSanitizer(2)
+    san.posted(_post(local=0xFFF0, length=5 << 16), task)
+    with pytest.raises(RaceError):
+        san.stored(0, 0x3_0000, 1, task)
+    san.quieted(0, 1, 0, 1, 1, 0)
+    san.stored(0, 0x3_0000, 1, task)
+    assert not san._sources[0]._buckets and san.open_posts() == []
+
+
+def test_zero_length_puts_use_nothing(task: Task) -> None:
+    """They still need a quiet at the end."""
+    san = RaceSanitizer(2)
+    san.posted(_post(length=0), task)
+    san.stored(0, 0x1000, 64, task)
+    assert len(san.open_posts()) == 1
