@@ -127,11 +127,10 @@ class GoldenMemory:
     def beats_fault(self, pe: int, addr: int, length: int, write: bool = False) -> bool:
         """Whether a NIC access gets an error: a whole 64-byte beat without a byte in any region, an error range.
 
-        Reads touch whole beats, writes their bytes.
+        Both by whole beats, as the memory model does it.
         """
         start, end = addr & ~63, (addr + length + 63) & ~63
-        low, high = (addr, addr + length) if write else (start, end)
-        if any(a < high and low < b and (w if write else r) for a, b, r, w in self._errors[pe]):
+        if any(a < end and start < b and (w if write else r) for a, b, r, w in self._errors[pe]):
             return True
         while start < end:
             i = bisect_right(self._base[pe], start + 63) - 1

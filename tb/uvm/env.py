@@ -42,10 +42,10 @@ class RdmaEnv(uvm_env):
         ConfigDB().set(self, "*", "LIB", self.rig.lib)
         ConfigDB().set(self, "*", "JUDGE", lambda: self.rig.judge)
         self.publisher = Publisher("publisher", self)
-        self.doorbells = DoorbellAgent.create("doorbells", self)
-        self.memory = MemoryAgent.create("memory", self)
-        self.link = LinkAgent.create("link", self)
-        self.scoreboards: list[JudgeScoreboard] = [kind.create(kind.part, self) for kind in SCOREBOARDS]
+        self.doorbells = DoorbellAgent.create("doorbell_agent", self)
+        self.memory = MemoryAgent.create("memory_agent", self)
+        self.link = LinkAgent.create("link_agent", self)
+        self.scoreboards: list[JudgeScoreboard] = [kind.create(f"{kind.part}_scoreboard", self) for kind in SCOREBOARDS]
 
     def connect_phase(self) -> None:
         """Records to monitors and scoreboards."""
