@@ -55,6 +55,8 @@ module fetch_eng
   /// a WQE came with a bus error
   output logic                    cnt_bus_o
 );
+  localparam int unsigned SlotLog = $clog2(WqeBytes);
+  localparam int unsigned PageSlots = 4096 / WqeBytes;
   localparam logic [PtrW:0] RoomLimit = (PtrW + 1)'(LaneDepth - MaxFetch);
 
   /// a burst in flight
@@ -127,8 +129,8 @@ module fetch_eng
       slot    = fi_q[lane_q] & ((idx_t'(1) << log_q[lane_q]) - idx_t'(1));
       to_end  = (idx_t'(1) << log_q[lane_q]) - slot;
       avail   = idx_sub(pi_q[lane_q], fi_q[lane_q], v2_q[lane_q]);
-      addr    = base_q[lane_q] + {39'd0, slot, 7'd0};
-      to_page = 6'd32 - {1'b0, addr[11:7]};
+      addr    = base_q[lane_q] + (64'(slot) << SlotLog);
+      to_page = 6'(PageSlots) - 6'(addr[11:SlotLog]);
       num     = 4'(MaxFetch);
       if (avail < idx_t'(num)) num = avail[3:0];
       if (to_end < idx_t'(num)) num = to_end[3:0];
