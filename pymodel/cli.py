@@ -15,7 +15,7 @@ from typing import NoReturn, TypeAlias
 from pymodel.device.pe import POLL_LIMIT
 from pymodel.host.table import Fabric
 from pymodel.model import SCHEDULES
-from pymodel.run import Main, ProgramError, RunConfig, load_program, run_on_model
+from pymodel.run import Loaded, ProgramError, RunConfig, load, run_on_model
 from pymodel.runner import HangError
 from pymodel.sanitizer import RaceError
 
@@ -84,9 +84,9 @@ def main(argv: Sequence[str] | None = None, rtl: RtlRunner | None = None) -> int
     try:
         config = _config(args)
         _check(args)
-        program = load_program(config.program)
+        program = load(config.program)
         # building it refuses what no fabric can be, before anything runs or is compiled
-        Fabric.build(config.fabric_config())
+        Fabric.build(config.fabric_config(program))
     except (ValueError, ProgramError) as error:
         print(f"camhil: {error}", file=sys.stderr)
         return 2
@@ -114,7 +114,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"poll limit {args.poll_limit}: at least 1")
 
 
-def _run(config: RunConfig, schedule: str, program: Main) -> int:
+def _run(config: RunConfig, schedule: str, program: Loaded) -> int:
     """One schedule on the model; prints one line, or the reasons why the run is not good."""
     config = replace(config, schedule=schedule)
     name = f"{config.pes} PEs on the model, {schedule}, seed {config.seed}"

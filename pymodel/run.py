@@ -12,7 +12,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
 from pymodel.formats.cqe import CqeError
@@ -49,8 +49,13 @@ class RunConfig:
     hang_after: int = 2_000_000
     sanitize: bool = True
 
-    def fabric_config(self) -> FabricConfig:
-        """The fabric of this run; raises ValueError for what no fabric can be."""
+    def fabric_config(self, program: Loaded | None = None) -> FabricConfig:
+        """The fabric of this run: the program's own where it has one, else what the options say.
+
+        Raises ValueError for what no fabric can be.
+        """
+        if program is not None and program.fabric is not None:
+            return program.fabric(self.pes, self.seed)
         if self.mixed:
             return FabricConfig.mixed(self.pes, self.qps, self.seed, heap_bytes=self.heap_mib << 20)
         return FabricConfig(
@@ -73,8 +78,20 @@ class RunConfig:
         return cls(**json.loads(text))
 
 
+class Loaded(NamedTuple):
+    """What a program file defines: ``main(pe)`` and, if it needs its own, ``fabric(n_pes, seed)``."""
+
+    main: Main
+    fabric: Callable[[int, int], FabricConfig] | None = None
+
+
 def load_program(path: str | Path) -> Main:
-    """``main`` of a program file. Raises `ProgramError` where there is none that can run."""
+    """``main`` of a program file; see `load`."""
+    return load(path).main
+
+
+def load(path: str | Path) -> Loaded:
+    """``main`` and ``fabric`` of a program file. Raises `ProgramError` where no main can run."""
     file = Path(path)
     if not file.is_file():
         raise ProgramError(f"program {path}: no such file")
@@ -93,8 +110,7 @@ def load_program(path: str | Path) -> Main:
         inspect.signature(main).bind(object())
     except TypeError as error:
         raise ProgramError(f"program {path}: main must take the PE as its only argument") from error
-    result: Main = main
-    return result
+    return Loaded(main, getattr(module, "fabric", None))
 
 
 class CompletionCheck(Observer):
@@ -227,8 +243,8 @@ class _Executions(Observer):
         def executed(qpn: int, index: int) -> None:
             plan = run.fabric.by_qpn.get((rank, qpn))
             if plan is not None:
-                for observer in run.core.observers:
-                    observer.executed(plan.peer, rank, plan.qp_idx, index)
+                for hook in run.core.hooks.executed:
+                    hook(plan.peer, rank, plan.qp_idx, index)
 
         return executed
 
@@ -276,13 +292,14 @@ class ModelRun(Run):
         return out
 
 
-def run_on_model(config: RunConfig, main: Main | None = None) -> RunResult:
-    """Run a configuration under its schedule; ``main`` instead of the program file where given."""
+def run_on_model(config: RunConfig, program: Loaded | None = None) -> RunResult:
+    """Run a configuration under its schedule; ``program`` instead of loading its file where given."""
     if config.schedule not in SCHEDULES:
         raise ValueError(f"schedule {config.schedule!r} is not one of {', '.join(SCHEDULES)}")
+    loaded = program or load(config.program)
     run = ModelRun(
-        Fabric.build(config.fabric_config()),
-        main or load_program(config.program),
+        Fabric.build(config.fabric_config(loaded)),
+        loaded.main,
         config.schedule,
         seed=config.seed,
         options=DeviceOptions(poll_limit=config.poll_limit),

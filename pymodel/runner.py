@@ -67,6 +67,27 @@ class Backend(Protocol):
         ...
 
 
+class Hooks:
+    """Per hook of `Observer` the methods of those observers that override it: the others cost nothing."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.started = [o.started for o in observers if _overrides(o, "started")]
+        self.ended = [o.ended for o in observers if _overrides(o, "ended")]
+        self.stored = [o.stored for o in observers if _overrides(o, "stored")]
+        self.read = [o.read for o in observers if _overrides(o, "read")]
+        self.owned = [o.owned for o in observers if _overrides(o, "owned")]
+        self.posted = [o.posted for o in observers if _overrides(o, "posted")]
+        self.dropped = [o.dropped for o in observers if _overrides(o, "dropped")]
+        self.polled = [o.polled for o in observers if _overrides(o, "polled")]
+        self.quieted = [o.quieted for o in observers if _overrides(o, "quieted")]
+        self.executed = [o.executed for o in observers if _overrides(o, "executed")]
+        self.finished = [o.finished for o in observers if _overrides(o, "finished")]
+
+
+def _overrides(observer: Observer, hook: str) -> bool:
+    return getattr(type(observer), hook) is not getattr(Observer, hook)
+
+
 class HangError(RuntimeError):
     """Nothing moves any more; the text has one line per PE."""
 
@@ -114,7 +135,7 @@ class Core:
         last_wqe: Callable[[int], str] = _no_last_wqe,
     ) -> None:
         self.backend = backend
-        self.observers = tuple(observers)
+        self.hooks = Hooks(observers)
         self.hang_after = hang_after
         self.last_wqe = last_wqe
         self.current: Task | None = None
@@ -135,8 +156,8 @@ class Core:
         self.tasks.append(task)
         self._live += 1
         self._ready.append(task)
-        for observer in self.observers:
-            observer.started(pe, task)
+        for started in self.hooks.started:
+            started(pe, task)
         return task
 
     @property
@@ -275,18 +296,15 @@ class Core:
             raise
         finally:
             self.current = None
-        kind = type(request)
-        if kind is Store:
-            assert isinstance(request, Store)
+        if isinstance(request, Store):
             if not request.device:
-                for observer in self.observers:
-                    observer.stored(task.pe, request.addr, len(request.data), task)
+                for stored in self.hooks.stored:
+                    stored(task.pe, request.addr, len(request.data), task)
             self.backend.store(task.pe, request.addr, request.data)
             return True
-        if kind is MmioWrite:
-            assert isinstance(request, MmioWrite)
+        if isinstance(request, MmioWrite):
             # behind a blocked write of the same PE the order has to be kept
-            waiting = any(other.pe == task.pe for other in self._mailbox)
+            waiting = self._mailbox and any(other.pe == task.pe for other in self._mailbox)
             if not waiting and self.backend.mmio_write(task.pe, request.addr, request.data):
                 return True
             task.blocked = request
@@ -334,11 +352,11 @@ class Core:
         for waiter in task.joined:
             waiter.value, waiter.joining = result, None
             self._ready.append(waiter)
-        for observer in self.observers:
-            observer.ended(task.pe, task)
+        for ended in self.hooks.ended:
+            ended(task.pe, task)
         if self._live == 0:
-            for observer in self.observers:
-                observer.finished()
+            for finished in self.hooks.finished:
+                finished()
 
     # ------------------------------------------------------------------ reports
     def hang_report(self) -> str:

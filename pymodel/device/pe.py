@@ -155,8 +155,8 @@ class Pe:
 
         The race sanitizer counts it as a read here and now.
         """
-        for observer in self.core.observers:
-            observer.read(self.rank, addr, length, self.core.current)
+        for read in self.core.hooks.read:
+            read(self.rank, addr, length, self.core.current)
         return self._view(addr, length)
 
     async def store(self, addr: int, data: Bytes) -> None:
@@ -223,8 +223,8 @@ class Pe:
         """The current task is about to use ``qp``; the observers may object."""
         task = self.core.current
         if task is not None:
-            for observer in self.core.observers:
-                observer.owned(self.rank, qp.peer, qp.qp_idx, task, action)
+            for owned in self.core.hooks.owned:
+                owned(self.rank, qp.peer, qp.qp_idx, task, action)
 
     def ptr(self, addr: int, peer: int) -> int:
         """`aclshmem_roce_ptr`."""

@@ -47,6 +47,10 @@ class Opcode(IntEnum):
     WRITE = 1
 
 
+# an enumeration's own name attribute costs more than the rest of a post's record
+_NAMES = {opcode: opcode.name for opcode in Opcode}
+
+
 @dataclass(slots=True)
 class SendWr:
     """One work request.
@@ -141,8 +145,8 @@ async def aclshmemi_roce_poll_cq(pe: Pe, peer: int, qp_idx: int, target: int) ->
             qp.errors.append((tail - 1 & U32, status))
             break
     qp.polls += 1
-    for observer in pe.core.observers:
-        observer.polled(pe.rank, peer, qp_idx, target, tail, status)
+    for polled in pe.core.hooks.polled:
+        polled(pe.rank, peer, qp_idx, target, tail, status)
     await aclshmemi_roce_ring_cq_doorbell(pe, peer, qp_idx, tail)
     return status
 
@@ -189,26 +193,26 @@ async def aclshmemi_roce_post_send(pe: Pe, wr: SendWr, peer: int, qp_idx: int) -
         status = await aclshmemi_roce_poll_cq(pe, peer, qp_idx, head)
         if status:
             qp.dropped += 1
-            post = _info(pe, qp, wr, head)
-            for observer in pe.core.observers:
-                observer.dropped(post, status)
+            for dropped in pe.core.hooks.dropped:
+                dropped(_info(pe, qp, wr, head), status)
             return
     wr.rkey = qp.rkey
     wr.lkey = pe.lkey
     await store(qp.sq_addr + qp.wqe_size * (head % depth), build_wqe(qp, wr, head), True)
+    # what observers see is in the ring; the doorbell is still to come
     post = _info(pe, qp, wr, head)
     qp.posts += 1
     pe.last_post = post
     task = pe.core.current
     if task is not None:
-        for observer in pe.core.observers:
-            observer.posted(post, task)
+        for posted in pe.core.hooks.posted:
+            posted(post, task)
     await aclshmemi_roce_ring_sq_doorbell(pe, peer, qp_idx, head + 1 & U32)
 
 
 def _info(pe: Pe, qp: QpState, wr: SendWr, head: int) -> PostInfo:
     now = pe.core.backend.now()
-    return PostInfo(pe.rank, qp.peer, qp.qp_idx, head, wr.opcode.name, wr.length, wr.local, wr.remote, now)
+    return PostInfo(pe.rank, qp.peer, qp.qp_idx, head, _NAMES[wr.opcode], wr.length, wr.local, wr.remote, now)
 
 
 async def aclshmemi_roce_write(pe: Pe, dst: int, src: int, peer: int, qp_idx: int, length: int) -> None:
@@ -223,8 +227,8 @@ async def aclshmemi_roce_quiet(pe: Pe, peer: int, qp_idx: int) -> None:
     target = qp.sq_head
     status = await aclshmemi_roce_poll_cq(pe, peer, qp_idx, target)
     qp.quiets += 1
-    for observer in pe.core.observers:
-        observer.quieted(pe.rank, peer, qp_idx, target, qp.cq_tail, status)
+    for quieted in pe.core.hooks.quieted:
+        quieted(pe.rank, peer, qp_idx, target, qp.cq_tail, status)
 
 
 async def aclshmemx_roce_put_nbi(

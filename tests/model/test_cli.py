@@ -52,6 +52,21 @@ def test_options(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_a_program_may_bring_its_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`fabric(n_pes, seed)` of the file decides instead of the options; a bad one is bad input."""
+    body = (
+        "from pymodel.host.table import FabricConfig\n"
+        "def fabric(n_pes, seed):\n"
+        "    return FabricConfig(n_pes=n_pes, seed=seed, qps=3, sq_depths=(32,))\n"
+        "async def main(pe):\n"
+        "    assert (pe.qp_num, pe.qp(1 - pe.rank, 2).depth) == (3, 32)\n"
+    )
+    assert _call(["run", _program(tmp_path, body), "--qps", "1"]) == 0
+    capsys.readouterr()
+    assert _call(["run", _program(tmp_path, body.replace("qps=3", "qps=0"))]) == 2
+    assert capsys.readouterr().err == "camhil: 0 QPs per peer: at least 1\n"
+
+
 GOOD = "async def main(pe):\n    pass\n"
 BAD = [
     (["run", "no_such_file.py"], None, "program no_such_file.py: no such file"),
