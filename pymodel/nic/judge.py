@@ -17,7 +17,7 @@ from pymodel.nic.judge_batch import Batch
 from pymodel.nic.judge_exact import Exact
 from pymodel.nic.judge_records import RECORD, Check, Finding, Kind
 from pymodel.nic.judge_state import PeConfig, Region, State
-from pymodel.nic.params import DEFAULT_PARAMS, Cnt, Params
+from pymodel.nic.params import DEFAULT_PARAMS, AxiId, Cnt, Params
 
 __all__ = ["RECORD", "Check", "Finding", "Judge", "Kind", "PeConfig", "Region"]
 
@@ -25,6 +25,8 @@ __all__ = ["RECORD", "Check", "Finding", "Judge", "Kind", "PeConfig", "Region"]
 _SMALL = 48
 #: records that one pass of the batch engine takes: its intermediate arrays stay in the cache
 _LARGE = 1 << 15
+#: records that are worth a pass
+_ENOUGH = 1 << 13
 #: findings of one check on one QP that are kept; the rest is only counted
 _KEEP = 8
 
@@ -46,9 +48,8 @@ class Judge:
         exact: bool = False,
     ) -> None:
         self.state = State(pes, params)
-        self.findings: list[Finding] = []
-        #: number of findings by check, those that were not kept included
-        self.counts: Counter[Check] = Counter()
+        self._findings: list[Finding] = []
+        self._counts: Counter[Check] = Counter()
         self._seen: Counter[tuple[Check, int, int]] = Counter()
         self._on_finding = on_finding
         self.exact = Exact(self.state, self._report, time_origin)
@@ -56,26 +57,83 @@ class Judge:
         self._always_exact = exact
         #: records that each engine judged
         self.batch_records = self.exact_records = 0
+        self._held: list[Rec] = []
+        self._held_records = 0
+        self._ring: U8 = np.zeros(0, np.uint8)
+        self._first_byte = self._last_byte = 0
 
     def _report(self, finding: Finding) -> None:
-        self.counts[finding.check] += 1
+        self._counts[finding.check] += 1
         key = finding.check, finding.pe, finding.qpn
         self._seen[key] += 1
         if self._seen[key] > _KEEP:
             return
-        self.findings.append(finding)
+        self._findings.append(finding)
         if self._on_finding is not None:
             self._on_finding(finding)
 
-    def feed(self, records: Rec, side: U8) -> None:
-        """Judge the next records of the stream; side: uint8[size], bytes of a record at off % size.
+    @property
+    def findings(self) -> list[Finding]:
+        """Findings that were kept, of all records fed so far."""
+        self.flush()
+        return self._findings
 
-        A batch may end anywhere. Raises TypeError for another record layout.
+    @property
+    def counts(self) -> Counter[Check]:
+        """Number of findings by check, those that were not kept included, of all records fed so far."""
+        self.flush()
+        return self._counts
+
+    def known(self, start: int = 0) -> list[Finding]:
+        """Findings from number `start` on that are known by now; records that wait are not judged for it."""
+        return self._findings[start:]
+
+    def feed(self, records: Rec, side: U8) -> None:
+        """Take the next records of the stream; side: uint8[size], bytes of a record at off % size.
+
+        A batch may end anywhere. Records and their bytes are copied and judged when enough are there, since many
+        small batches cost far more than a few large ones; `flush` and everything that gives results judges what
+        waits. Raises TypeError for another record layout.
         """
         if records.dtype != RECORD:
             if records.dtype.itemsize != RECORD.itemsize:
                 raise TypeError(f"records of {records.dtype.itemsize} bytes, expected {RECORD.itemsize}")
             records = records.view(RECORD)
+        if not records.size:
+            return
+        if not self._held and records.size >= _ENOUGH:
+            self._judge(records, side)
+            return
+        kind = records["kind"]
+        has = (kind >= Kind.STORE) & (kind <= Kind.RXPKT)
+        cqe = (kind == Kind.AXI_W) & (records["id"] == AxiId.CQE)
+        start = records["off"][has | cqe]
+        stop = start + np.where(cqe, np.uint32(64), records["len"])[has | cqe]
+        low, high = (int(start.min()), int(stop.max())) if start.size else (self._last_byte, self._last_byte)
+        if self._ring.size != side.size or high - self._first_byte > side.size:
+            # what waits would be overwritten
+            self.flush()
+            if self._ring.size != side.size:
+                self._ring = np.empty(side.size, np.uint8)
+        if not self._held:
+            self._first_byte = low
+        at, size = low % max(side.size, 1), high - low
+        first = min(size, side.size - at)
+        self._ring[at : at + first] = side[at : at + first]
+        self._ring[: size - first] = side[: size - first]
+        self._last_byte = high
+        self._held.append(records.copy())
+        self._held_records += records.size
+        if self._held_records >= _ENOUGH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Judge all records that wait."""
+        if self._held:
+            held, self._held, self._held_records = self._held, [], 0
+            self._judge(np.concatenate(held), self._ring)
+
+    def _judge(self, records: Rec, side: U8) -> None:
         for at in range(0, records.size, _LARGE):
             self._stretch(records[at : at + _LARGE], side)
 
@@ -93,15 +151,18 @@ class Judge:
 
     def add_error(self, pe: int, addr: int, length: int, on: str = "rw") -> None:
         """NIC accesses that touch the range get an error from now on, as the memory model was told; on: "r", "w"."""
+        self.flush()
         self.state.memory.add_error(pe, addr, length, "r" in on, "w" in on)
 
     def clear_errors(self, pe: int) -> None:
         """The memory model forgot its error ranges."""
+        self.flush()
         self.state.memory.clear_errors(pe)
 
     # ------------------------------------------------------------------ end of test
     def dirty_pages(self, pe: int) -> U64:
         """Addresses of the 4 KiB pages that the golden model wrote on a PE."""
+        self.flush()
         return self.state.memory.dirty_pages(pe)
 
     def check_memory(self, pe: int, dirty: U64, memory: Callable[[int, int, int], U8]) -> int:
@@ -109,6 +170,7 @@ class Judge:
 
         dirty: page addresses that the run reports; memory(pe, address, length): its bytes.
         """
+        self.flush()
         golden = self.state.memory
         pages = np.union1d(
             np.asarray(dirty, np.uint64) & np.uint64(~4095 & (1 << 64) - 1), self.dirty_pages(pe)
@@ -132,6 +194,7 @@ class Judge:
 
     def expected_counters(self, pe: int) -> I64:
         """Counters as they must read when the NIC is quiet, int64[64] by Cnt."""
+        self.flush()
         out: I64 = self.state.counters[pe].copy()
         out[Cnt.WQE] = self.exact.completed(pe)
         return out
@@ -150,12 +213,14 @@ class Judge:
 
     def finish(self) -> list[Finding]:
         """Report everything that is still outstanding; the findings of the whole run."""
+        self.flush()
         for finding in self.exact.outstanding():
             self._report(finding)
         return self.findings
 
     def outstanding(self) -> list[str]:
         """One readable line per thing that is still due, for the watchdog: place and what it waits for."""
+        self.flush()
         return [f.render().replace("\n    ", " | ") for f in self.exact.outstanding()]
 
     def report(self) -> str:

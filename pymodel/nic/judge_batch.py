@@ -370,7 +370,7 @@ class Batch:
         return g
 
     def _stores(self, r: _Rows) -> tuple[I64, Bools]:
-        """Flat offsets of the stores, and which of them write whole slots of one SQ ring."""
+        """Flat offsets of the stores, and which of them write into a ring."""
         s = self.s
         flat = s.memory.flats(r.pe, r.addr, r.len)
         _need(flat >= 0, "store")
@@ -381,7 +381,6 @@ class Batch:
         base = s.ring_start[np.maximum(at, 0)]
         inside = (flat >= base) & (flat + r.len <= s.ring_end[np.maximum(at, 0)])
         _need(~ring | inside, "store across a ring's end")
-        _need(~ring | ((flat & 127 == 0) & (r.len & 127 == 0)), "part of a slot")
         return flat, ring
 
     def _announce(
@@ -422,20 +421,39 @@ class Batch:
         raw: U8 = self._slots[slot >> 7].view(np.uint8).reshape(-1, 128)
         in_ring = np.flatnonzero(ring)
         if in_ring.size:
-            row, place = _ragged(store_flat[in_ring] >> 7, stores.len[in_ring] >> 7)
-            row = in_ring[row]
-            at = self._side_at(stores.off)[row] + ((place << 7) - store_flat[row])
-            key = place << 16 | stores.pos[row]
-            by = np.argsort(key, kind="stable")
-            hit = np.searchsorted(key[by], slot >> 7 << 16 | sq.pos[source]) - 1
-            found = (hit >= 0) & (key[by][np.maximum(hit, 0)] >> 16 == slot >> 7)
-            raw[found] = self._gather(at[by][hit[found]], 128)
+            self._slots_before(raw, slot >> 7, sq.pos[source], stores.take(in_ring), store_flat[in_ring])
         mapped = np.ones(idx.size, np.bool_)
         good = announce(
             s, group, idx, raw, mapped, sq.time[source], sq.pos[source] + s.position, known_regular=True
         )
         _need(good, "WQE with an error")
         return _New(group, idx), pi
+
+    def _slots_before(self, raw: U8, slot: I64, pos: I64, stores: _Rows, flat: I64) -> None:
+        """Bring slot contents raw[n, 128] from the start of the batch to n positions, by the stores between."""
+        first, last = flat >> 7, (flat + stores.len - 1) >> 7
+        row, place = _ragged(first, last - first + 1)
+        low = np.maximum(flat[row], place << 7)
+        size = np.minimum((flat + stores.len)[row], (place + 1) << 7) - low
+        at = self._side_at(stores.off)[row] + (low - flat[row])
+        key = place << 16 | stores.pos[row]
+        by = np.argsort(key, kind="stable")
+        key, at, size, low = key[by], at[by], size[by], low[by] & 127
+        begin, end = np.searchsorted(key, slot << 16), np.searchsorted(key, slot << 16 | pos)
+        # nothing before the last store of the whole slot matters
+        whole = np.maximum.accumulate(np.where(size == 128, np.arange(size.size), -1))
+        begin = np.maximum(begin, np.where(end > 0, whole[np.maximum(end - 1, 0)], 0))
+        shape = low << 8 | size
+        while True:
+            todo = np.flatnonzero(begin < end)
+            if not todo.size:
+                return
+            which = begin[todo]
+            for kind in np.unique(shape[which]).tolist():
+                mine = shape[which] == kind
+                a, n = kind >> 8, kind & 255
+                raw[todo[mine], a : a + n] = self._gather(at[which[mine]], n)
+            begin[todo] += 1
 
     # ------------------------------------------------------------------ reads
     def _fetches(self, r: _Rows, pi: I64) -> tuple[I64, I64, I64]:
@@ -1013,13 +1031,14 @@ class Batch:
         s = self.s
         source = self._side_at(stores.off)
         in_ring = np.flatnonzero(ring)
-        if in_ring.size:
+        if in_ring.size and not ((flat[in_ring] | stores.len[in_ring]) & 127).any():
             # only WQE fetches read a ring, and those were served: all slots at once
             row, place = _ragged(flat[in_ring] >> 7, stores.len[in_ring] >> 7)
             row = in_ring[row]
-            self._slots[place] = (
-                self._gather(source[row] + ((place << 7) - flat[row]), 128).reshape(-1).view("V128")
-            )
+            data = self._gather(source[row] + ((place << 7) - flat[row]), 128)
+            self._slots[place] = data.reshape(-1).view("V128")
+        else:
+            ring = np.zeros(ring.size, np.bool_)
         plain = np.flatnonzero(~ring)
         pay, out = np.flatnonzero(got.size > 0), np.flatnonzero(sent.size > 0)
         pos = np.concatenate([stores.pos[plain], got.rows.pos[pay], sent.rows.pos[out]])

@@ -1,7 +1,8 @@
 """Scoreboards. The judge of `pymodel` decides; each scoreboard reports its part of what it found.
 
 All share one judge, because effects cross interfaces: a CQE is right only after its ACK, an ACK only after write
-responses. The judge is fed once per batch, before the scoreboards see the batch.
+responses. The judge is fed once per batch, before the scoreboards see the batch; it may hold records back until
+they are worth a pass, so a finding comes with a later batch or at the end.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ class JudgeScoreboard(uvm_subscriber, uvm_scoreboard):
         self.batches += 1
         self.report()
 
-    def report(self) -> None:
-        """Log what is new."""
+    def report(self, final: bool = False) -> None:
+        """Log what is new; final: of all records, also those that the judge still holds back."""
         judge = self.judge
-        if judge is None or len(judge.findings) == self._taken:
+        if judge is None:
             return
-        new, self._taken = judge.findings[self._taken :], len(judge.findings)
+        new = judge.findings[self._taken :] if final else judge.known(self._taken)
+        self._taken += len(new)
         for finding in new:
             if self.mine(finding):
                 self.reported += 1
@@ -56,7 +58,7 @@ class JudgeScoreboard(uvm_subscriber, uvm_scoreboard):
 
     def extract_phase(self) -> None:
         """What the closing checks added."""
-        self.report()
+        self.report(final=True)
 
     def report_phase(self) -> None:
         """One line at the end; findings that the judge counted but did not keep."""

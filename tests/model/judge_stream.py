@@ -42,6 +42,7 @@ class Knobs:
     burst: int = 8  # most WQEs per doorbell
     near_wrap: bool = True
     dirty: bool = True
+    pieces: bool = False  # WQEs are stored in pieces
     shared_cq: bool = False  # QPs of a PE to one peer share a CQ
     latency: int = 40
     one_way: bool = False  # only the lower PE of a pair posts
@@ -350,7 +351,14 @@ class Sim:
         raw = struct.pack("<QQIIQIIQ", lo_word, hi_word, r_len, rkey, raddr, length, lkey, laddr)
         raw += rng.randbytes(80) if k.dirty else bytes(80)
         addr = qp.ctx.sq_base + (index % k.depth) * 128
-        self.store(qp.pe, addr, raw)
+        if k.pieces:
+            # in the order of segments, as a device program that builds the WQE in place
+            cuts = sorted(rng.sample((16, 32, 48, 64, 100), rng.randrange(0, 4)))
+            for a, b in zip([0, *cuts], [*cuts, 128], strict=True):
+                if a < 48 or rng.random() < 0.5:
+                    self.store(qp.pe, addr + a, raw[a:b])
+        else:
+            self.store(qp.pe, addr, raw)
         qp.head += 1
         qp.posted += 1
         return w

@@ -41,6 +41,7 @@ def run(sim: Sim, exact: bool = False, splits: list[int] | None = None) -> Judge
     judge = Judge(sim.configs, exact=exact)
     for part in np.split(sim.records, splits or []):
         judge.feed(part, sim.side)
+        judge.flush()
     return end(judge, sim)
 
 
@@ -74,8 +75,9 @@ def columns(judge: Judge) -> dict[str, np.ndarray]:
         {"shared_cq": True, "cq_depth": 64},
         {"dirty": False, "near_wrap": False, "versions": (1,), "strides": (32,)},
         {"latency": 400, "depth": 64, "cq_depth": 64},
+        {"pieces": True, "wqes": 100},
     ],
-    ids=["mixed", "four", "empty", "small", "long", "silent", "shared-cq", "plain", "slow"],
+    ids=["mixed", "four", "empty", "small", "long", "silent", "shared-cq", "plain", "slow", "pieces"],
 )
 def test_legal_stream(changes: dict[str, object]) -> None:
     """No finding; the batch engine takes all of it; both engines leave the same state."""
@@ -104,7 +106,8 @@ def test_any_split(seed: int) -> None:
         np.testing.assert_array_equal(column, whole[name], name)
 
 
-def test_side_ring_wraps() -> None:
+@pytest.mark.parametrize("hold", [False, True])
+def test_side_ring_wraps(hold: bool) -> None:
     """Bytes of a record at off % size, contiguous, in a ring much smaller than the stream."""
     sim = simulate(sizes=(1, 900))
     judge, ring, at = Judge(sim.configs), np.zeros(1 << 16, np.uint8), 0
@@ -118,6 +121,8 @@ def test_side_ring_wraps() -> None:
             r["off"] = at
             at += size
         judge.feed(part, ring)
+        if not hold:
+            judge.flush()
     assert at > 3 * ring.size
     assert not end(judge, sim).findings, judge.report()
 
@@ -787,7 +792,9 @@ def test_cost_per_wqe() -> None:
     for _ in range(3):
         judge = Judge(sim.configs)
         start = time.process_time()
-        judge.feed(sim.records, sim.side)
+        for part in np.array_split(sim.records, 60):
+            judge.feed(part, sim.side)
+        judge.flush()
         best = min(best, time.process_time() - start)
     assert judge.batch_records == sim.records.size, judge.batch.why
     print(f"judge: {best / 2000 * 1e6:.1f} us per 64-byte WQE")
