@@ -72,7 +72,7 @@ class Nic:
         ports = {"clock": dut.clk_i, "reset": dut.rst_ni, "reset_active_level": False}
         prefix = f"n{number}"
         self.bar = AxiLiteMaster(AxiLiteBus.from_prefix(dut, f"{prefix}_s_axil"), **ports)
-        self.memory = AxiRam(AxiBus.from_prefix(dut, f"{prefix}_m_axi"), **ports, size=2**64)
+        self.memory = AxiRam(AxiBus.from_prefix(dut, f"{prefix}_m_axi"), **ports, size=2**62)
         self.sink = AxiStreamSink(AxiStreamBus.from_prefix(dut, f"{prefix}_m_axis"), **ports)
         self.source = AxiStreamSource(AxiStreamBus.from_prefix(dut, f"{prefix}_s_axis"), **ports)
         self.channels: dict[str, BeatMonitor] = {}
