@@ -590,6 +590,30 @@ async def test_cq_wait(dut):
 
 
 @cocotb.test()
+async def test_cq_wait_restarts(dut):
+    """Room for a waiting completion starts the time anew; a doorbell that gives no room does not."""
+    wait = 600
+    b = await Bench(dut).start(wait)
+    await b.cq(0, 2)
+    await b.qp(0, 0)
+    for slot in range(16):
+        await b.entry(0, slot)
+    await b.announce(0, 8)
+    await b.ack(0, 4)
+    await b.step(wait * 2 // 3)
+    assert b.cqs[0].seen == 2
+    b.cqs[0].consumed = 1
+    assert await b.doorbell(0, 1) == ACCEPTED
+    began = b.cycle
+    await b.step(wait * 2 // 3)
+    assert b.cqs[0].seen == 3 and not b.asyncs, "the first wait had ended"
+    assert await b.doorbell(0, 1) == ACCEPTED
+    await b.step(wait // 3 + 100)
+    assert [event[1:] for event in b.asyncs] == [(OVERRUN_EVENT, 0)], b.asyncs
+    assert wait <= b.asyncs[0][0] - began <= wait + 100, f"overrun after {b.asyncs[0][0] - began} cycles"
+
+
+@cocotb.test()
 async def test_cqe_bus_error(dut):
     """A CQE write that the memory refuses: asynchronous event, QPs to ERR, no CQE after it (nic.md 5)."""
     b = await Bench(dut).start()
