@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
+from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe, QpState
 from pymodel.formats.cqe import CqeError
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.model import SCHEDULES, ModelBackend, Schedule
@@ -135,6 +135,45 @@ class CompletionCheck(Observer):
             )
 
 
+class CqeCheck(Observer):
+    """Every CQE that poll_cq consumed must name its QP and WQE, on every platform.
+
+    The driver of this generation only counts CQEs (device page 2.4 and 8.1 row 6), so it takes whatever the
+    owner bit lets through: a CQE that the NIC never wrote, a repeated or a foreign one.
+    """
+
+    def __init__(self, fabric: Fabric, qp: Callable[[int, int, int], QpState]) -> None:
+        self._fabric, self._qp = fabric, qp
+        self._tails: dict[tuple[int, int, int], int] = {}
+        self.findings: list[str] = []
+
+    def polled(self, pe: int, peer: int, qp: int, target: int, tail: int, status: int) -> None:
+        """The slots are still as the poll saw them: the CQ doorbell that frees them comes later."""
+        key = (pe, peer, qp)
+        plan = self._fabric.qps[key]
+        index = self._tails.get(key, plan.start_cq)
+        self._tails[key] = tail
+        if plan.ignore_overrun or index == tail:
+            return
+        ring, stride, mask = self._qp(pe, peer, qp).cq_bytes, plan.cq_stride, plan.cq_depth - 1
+        while index != tail:
+            at = (index & mask) * stride
+            qp_id = ring[at + 1] | (ring[at + 2] & 0x7F) << 8
+            wqe_index = (index - plan.start_cq + plan.start_index) << 3
+            if plan.version == 2:
+                wqe_id = int.from_bytes(ring[at + 24 : at + 28], "little") >> 12
+                good = qp_id == plan.qpn and wqe_id == wqe_index & 0xF_FFFF
+            else:
+                wqe_id = ring[at + 22] | ring[at + 23] << 8
+                good = qp_id == plan.qpn and wqe_id == wqe_index & 0xFFFF
+            if not good:
+                self.findings.append(
+                    f"wrong CQE: PE {pe} consumed CQE {index} from PE {peer}, QP {qp}, which names"
+                    f" QPN {qp_id} and WQE {wqe_id >> 3} instead of QPN {plan.qpn} and WQE {(wqe_index >> 3) & 0xFFFF_FFFF}"
+                )
+            index = (index + 1) & 0xFFFF_FFFF
+
+
 @dataclass(slots=True)
 class RunResult:
     """Outcome of a run.
@@ -185,12 +224,13 @@ class Run:
     ) -> None:
         self.fabric, self.backend = fabric, backend
         self._tally = _Tally()
+        self._cqes = CqeCheck(fabric, lambda pe, peer, qp: self.pes[pe].qp(peer, qp))
         self.sanitizer = RaceSanitizer(fabric.n_pes, track_inbound) if sanitize else None
         extra = (self.sanitizer,) if self.sanitizer is not None else ()
         self.core = Core(
             backend,
             seed,
-            (*extra, self._tally, *observers),
+            (*extra, self._tally, self._cqes, *observers),
             hang_after,
             last_wqe=lambda pe: self.pes[pe].last_wqe(),
         )
@@ -216,6 +256,7 @@ class Run:
                     out.problems.append(f"{where}: poll_cq timed out {qp.timeouts} times")
                 for index, code in qp.errors:
                     out.problems.append(f"{where}: WQE {index} completed with error {_error(code)}")
+        out.problems += self._cqes.findings
         if self.sanitizer is not None:
             for post in self.sanitizer.open_posts():
                 out.problems.append(f"missing quiet: PE {post.pe} ended without a quiet after {post}")

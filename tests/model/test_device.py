@@ -29,7 +29,7 @@ from pymodel.device import (
     aclshmemx_roce_qp_quiet,
     aclshmemx_roce_quiet,
 )
-from pymodel.formats import doorbell, wqe
+from pymodel.formats import cqe, doorbell, wqe
 from pymodel.host.table import QP_INFO_ADDR, START_WRAPS
 from pymodel.platform import Observer
 from tests.model.model_programs import SCHEDULES, Schedule, model_run, only
@@ -395,7 +395,38 @@ def test_zero_filled_cq_is_caught_as_false_completion(schedule: Schedule) -> Non
     assert any(
         p.startswith("false completion: PE 0 consumed the CQE of WQE 4 to PE 1, QP 0") for p in problems
     )
+    # and by what the CQE says, which needs no golden NIC
+    assert any(
+        p.startswith("wrong CQE: PE 0 consumed CQE 4 from PE 1, QP 0, which names QPN 0") for p in problems
+    )
     assert model_run(only(0, main), schedule, cq_fill=0xFF).run().problems == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("field", ["wqe_id", "qp_id"])
+def test_a_cqe_of_another_wqe_or_qp_is_noticed(field: str, version: int) -> None:
+    """Device page 8.1 row 6: the driver only counts, the run's own check looks."""
+
+    async def main(pe: Pe) -> None:
+        src = pe.alloc(64)
+        for _ in range(5):
+            await pe.put_nbi(src, src, 64, 1)
+        await pe.quiet(1)
+
+    run = model_run(only(0, main), "lazy", **_one(version=version, start_index=0xFFFF_FFFE))
+    memory, plan = run.model.memories[0], run.fabric.qps[0, 1, 0]
+    write = memory.nic_write
+
+    def spoil(addr: int, data: bytes) -> None:
+        if addr == plan.cq_base + 2 * plan.cq_stride:
+            got = cqe.unpack(np.frombuffer(data, np.uint8), version)
+            got[field] += 8
+            data = cqe.to_slots(cqe.pack(got, version), plan.cq_stride).tobytes()
+        write(addr, data)
+
+    memory.nic_write = spoil  # type: ignore[method-assign]
+    problems = run.run().problems
+    assert len(problems) == 1 and problems[0].startswith("wrong CQE: PE 0 consumed CQE 2 from PE 1, QP 0")
 
 
 # ------------------------------------------------------------------ the rest of the API
