@@ -169,7 +169,8 @@ class CqeCheck(Observer):
             if not good:
                 self.findings.append(
                     f"wrong CQE: PE {pe} consumed CQE {index} from PE {peer}, QP {qp}, which names"
-                    f" QPN {qp_id} and WQE {wqe_id >> 3} instead of QPN {plan.qpn} and WQE {(wqe_index >> 3) & 0xFFFF_FFFF}"
+                    f" QPN {qp_id} and WQE {wqe_id >> 3} instead of QPN {plan.qpn} and"
+                    f" WQE {(wqe_index >> 3) & 0xFFFF_FFFF}"
                 )
             index = (index + 1) & 0xFFFF_FFFF
 
