@@ -36,7 +36,8 @@ A file ``tests/**/test_*.py`` that states ``BENCH`` or ``PES`` at module level a
 A NIC test states ``PES = n`` (1..16) or ``PES = [1, 2]`` instead and gets tb_top with at least n NICs; it talks through
 ``lib = SimLib(dut)`` of tb/sim/lib.py and never touches the dut itself. ``NIC_RTL = [sources]`` puts another design with the
 ports of rnic in its place.
-Ordinary pytest functions may stand in the same file. ``pytest.mark`` marks on cocotb tests and modules work; fixtures do not.
+Ordinary pytest functions may stand in the same file. ``pytest.mark`` marks work on modules and on cocotb tests
+(below ``@cocotb.test()``, next to the function); fixtures do not. Items are named ``test_depth[n-64]``: ``-k "depth and n-64"``.
 
 * Time step 1 ps. Trigger semantics are those of cocotb's own main: at ``RisingEdge(clk)`` a test reads the values from before the edge,
   and what it writes there acts after the edge. ``$error``, ``$fatal`` and a failing assertion fail the test.
@@ -53,6 +54,7 @@ Logs: build/results/<test id>/sim.log. A run that collects no test at all fails.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import sys
@@ -68,6 +70,8 @@ if str(ROOT) not in sys.path:
 
 from tb.sim import build, run  # noqa: E402  (needs the path above)
 
+#: directory of logs, results, waves and coverage
+RESULTS = Path(os.environ.get("CAMHIL_RESULTS", build.BUILD / "results"))
 #: wall-clock limit of one simulation process, seconds; @pytest.mark.sim_timeout overrides it
 DEFAULT_TIMEOUT = 300.0
 #: lines of the simulation log that a failure shows
@@ -147,6 +151,9 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[py
     """Turns each cocotb test of a module into items, one for each parameter set and bench."""
     from cocotb._decorators import TestGenerator
 
+    if isinstance(obj, pytest.MarkDecorator) and any(isinstance(a, TestGenerator) for a in obj.args):
+        # pytest took the test for an argument of the mark: neither pytest nor cocotb would ever see it
+        raise pytest.Collector.CollectError(f"{name}: put pytest marks below @cocotb.test(), next to the function")
     if not isinstance(obj, TestGenerator) or not isinstance(collector, pytest.Module):
         return None
     if obj.module != collector.obj.__name__:
@@ -158,7 +165,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[py
     for bench_name, bench in _benches(collector.obj).items():
         for test in tests:
             base, _, params = test.name.partition("/")
-            suffix = ",".join(filter(None, [bench_name, params.replace("/", ",")]))
+            suffix = ",".join(filter(None, [bench_name, params.replace("/", ",").replace("=", "-")]))
             item_name = f"{base}[{suffix}]" if suffix else base
             rtl = getattr(collector.obj, "NIC_RTL", None)
             items.append(CocotbItem.from_parent(collector, name=item_name, test=test, bench=bench, rtl=rtl))
@@ -210,8 +217,10 @@ class CocotbItem(pytest.Item):
     def test_id(self) -> str:
         """Path from the repo's root and name: independent of the directory that pytest was started in."""
         path = self.path.resolve()
-        where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-        return f"{where}::{self.name}"
+        for base in (ROOT, self.config.rootpath):
+            if path.is_relative_to(base):
+                return f"{path.relative_to(base)}::{self.name}"
+        return f"{path.name}::{self.name}"
 
     @property
     def seed(self) -> int:
@@ -221,7 +230,7 @@ class CocotbItem(pytest.Item):
     @property
     def out(self) -> Path:
         """Directory of log, results, waves and coverage."""
-        return build.BUILD / "results" / re.sub(r"[^A-Za-z0-9._=\[\],-]+", "_", self.test_id)
+        return RESULTS / re.sub(r"[^A-Za-z0-9._=\[\],-]+", "_", self.test_id)
 
     def command(self) -> str:
         """The command that runs this test alone with the same seed."""
