@@ -38,6 +38,9 @@ _PARTS: Final = (
     (Kind.RXPKT, 0),
 )  # fmt: skip
 _PART_KEYS: Final = np.array([kind << 8 | ident for kind, ident in _PARTS], np.uint16)
+#: bytes up to which equal lengths are worth doing at once, and how many make a group
+_SHORT: Final = 1024
+_FEW: Final = 16
 #: pairs of read and source that one batch may look at one by one
 _SEARCH: Final = 1 << 23
 
@@ -235,6 +238,8 @@ class Batch:
         self.why = ""
         size = state.memory.bytes.size
         self._slots = state.memory.bytes[: size // 128 * 128].view("V128")
+        pages = (size >> 12) + 2
+        self._page_owner, self._page_shared = np.zeros(pages, np.int64), np.zeros(pages, np.bool_)
         self._half = state.memory.bytes[: size // 32 * 32].view("V32")
         self._side: U8 = np.zeros(0, np.uint8)
         self._windows: dict[int, np.ndarray[Any, Any]] = {}
@@ -307,7 +312,7 @@ class Batch:
         tx, ack_tx = self._split(tx_rows)
         rx, ack_rx = self._split(rx_rows)
         sent = self._transmit(tx, pi, fetch_g, fetch_pos, fetched)
-        got, state_rx = self._receive(rx)
+        got, state_rx = self._receive(rx, sent)
         self._gathers(gathers, fetch_g, fetched)
         ack_g, ack_pos, acked = self._acks_in(ack_rx, sent)
         landing = self._land(got, inbound, in_b)
@@ -552,6 +557,24 @@ class Batch:
             out = out << 8 | head[:, column + i]
         return out
 
+    def _received_crcs(self, flow: I64, number: I64, head: U8, side: I64, length: I64, sent: _Requests) -> None:
+        """ICRC of received frames: good where the frame is byte for byte one whose ICRC was checked when sent."""
+        rest = np.ones(flow.size, np.bool_)
+        keys = sent.g << 40 | sent.number
+        if keys.size:
+            key = flow << 40 | number
+            at = np.minimum(np.searchsorted(keys, key), keys.size - 1)
+            same = (keys[at] == key) & (sent.rows.len[at] == length) & (length <= _SHORT)
+            for size in np.unique(length[same]).tolist():
+                mine = np.flatnonzero(same & (length == size))
+                if mine.size < _FEW:
+                    continue
+                ours, theirs = self._gather(side[mine], size), self._gather(sent.rows.side[at[mine]], size)
+                if np.array_equal(ours, theirs):
+                    rest[mine] = False
+        if rest.any():
+            self._body_crcs(flow[rest], head[rest], side[rest], length[rest])
+
     def _body_crcs(self, flow: I64, head: U8, side: I64, length: I64) -> None:
         """ICRC of request frames by zlib over what follows the BTH (wire.md 4)."""
         state = self.s.flow_rows.head_crcs(flow, head).tolist()
@@ -636,7 +659,7 @@ class Batch:
             inside = np.arange(4) >= 4 - pad[padded][:, None]
             _need(~inside | (tail == 0), "pad")
 
-    def _receive(self, r: _Rows) -> tuple[_Requests, dict[str, Any]]:
+    def _receive(self, r: _Rows, sent: _Requests) -> tuple[_Requests, dict[str, Any]]:
         """Requests at their responders: PSN, sequence, lengths, rights (wire.md 5); what they leave behind."""
         s = self.s
         none = np.empty(0, np.int64)
@@ -664,7 +687,7 @@ class Batch:
         want = s.flow_rows.build(flow, opcode, pad, ack_req, psn, ext + size + pad)
         _need((size >= 0) & (pad == -size & 3), "pad count")
         _need(want[:, : frames.BASE] == head[:, : frames.BASE], "received headers")
-        self._body_crcs(flow, head, side, r.len)
+        self._received_crcs(flow, number, head, side, r.len, sent)
         # ---- sequence: a message is open unless the packet before ended one
         is_open = _previous((~ends).astype(np.int64), start, s.r_open[g].astype(np.int64))
         _need(begins != (is_open != 0), "opcode sequence")
@@ -1045,13 +1068,17 @@ class Batch:
         to = np.concatenate([flat[plain], got.flat[pay], sent.flat[out]])
         at = np.concatenate([source[plain], got.side[pay], sent.side[out]])
         size = np.concatenate([stores.len[plain], got.size[pay], sent.size[out]])
-        order = np.argsort(pos, kind="stable")
-        compare = order >= plain.size + pay.size
+        # 0: stores, 1: inbound payload, 2: sent payload, which is only looked at
+        what = np.repeat(np.arange(3), [plain.size, pay.size, out.size])
+        loop = self._bulk(what, to, at, size)
+        order = np.flatnonzero(loop)
+        order = order[np.argsort(pos[order], kind="stable")]
+        compare = what[order] == 2
         memory, side = s.memory.view, memoryview(self._side)  # type: ignore[arg-type]
         to, at, size = to[order], at[order], size[order]
         for look, a, b, c, d, i in zip(
-            compare.tolist(), to.tolist(), (to + size).tolist(), at.tolist(), (at + size).tolist(), order.tolist(),
-            strict=True,
+            compare.tolist(), to.tolist(), (to + size).tolist(), at.tolist(), (at + size).tolist(),
+            order.tolist(), strict=True,
         ):  # fmt: skip
             if look:
                 if memory[a:b].tobytes() != side[c:d].tobytes():
@@ -1060,6 +1087,44 @@ class Batch:
                 memory[a:b] = side[c:d]
         s.memory.touch_many(flat, stores.len)
         s.memory.touch_many(got.flat[pay], got.size[pay])
+
+    def _bulk(self, what: I64, to: I64, at: I64, size: I64) -> Bools:
+        """Do at once what no other access of the batch can meet; which accesses are left for the loop.
+
+        Accesses of one kind and size keep their order among themselves. A page that a second kind or size of
+        write touches, or a write and a read, is left to the loop.
+        """
+        loop = size > 0
+        group = np.where(what == 2, 1, what << 20 | np.minimum(size, _SHORT + 1) << 2)
+        access, page = _ragged(to >> 12, np.where(loop, (to + size - 1 >> 12) - (to >> 12) + 1, 0))
+        owner, shared = self._page_owner, self._page_shared
+        owner[page] = group[access]
+        shared[page[owner[page] != group[access]]] = True
+        meets = np.zeros(size.size, np.bool_)
+        while True:
+            before = np.count_nonzero(meets)
+            meets[access[shared[page]]] = True
+            if np.count_nonzero(meets) == before:
+                break
+            # an access on two pages takes its neighbours on the other page along: order inside a kind
+            shared[page[meets[access]]] = True
+        shared[page] = False
+        for kind in np.unique(group[loop & ~meets]).tolist():
+            if kind != 1 and kind >> 2 & 0x3FFFF > _SHORT:
+                continue
+            mine = np.flatnonzero(loop & ~meets & (group == kind))
+            for n in np.unique(size[mine]).tolist():
+                some = mine[size[mine] == n]
+                if n > _SHORT or some.size < _FEW:
+                    continue
+                window = np.ndarray((self.s.memory.bytes.size - n + 1,), f"V{n}", self.s.memory.bytes, 0, (1,))
+                data = self._gather(at[some], n)
+                if kind != 1:
+                    window[to[some]] = data.reshape(-1).view(f"V{n}")
+                elif not np.array_equal(window[to[some]].view(np.uint8).reshape(-1, n), data):
+                    continue  # the loop finds out which
+                loop[some] = False
+        return loop
 
     def _wrong_payload(self, sent: _Requests, i: int) -> None:
         s, size, g = self.s, int(sent.size[i]), int(sent.g[i])
