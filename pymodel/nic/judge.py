@@ -91,9 +91,9 @@ class Judge:
     def feed(self, records: Rec, side: U8) -> None:
         """Take the next records of the stream; side: uint8[size], bytes of a record at off % size.
 
-        A batch may end anywhere. Records and their bytes are copied and judged when enough are there, since many
-        small batches cost far more than a few large ones; `flush` and everything that gives results judges what
-        waits. Raises TypeError for another record layout.
+        A batch may end anywhere. Records and their bytes are copied and judged when enough are there,
+        since many small batches cost far more than a few large ones; `flush` and everything that gives
+        results judges what waits. Raises TypeError for another record layout.
         """
         if records.dtype != RECORD:
             if records.dtype.itemsize != RECORD.itemsize:
@@ -150,7 +150,7 @@ class Judge:
             self._stretch(records[half:], side)
 
     def add_error(self, pe: int, addr: int, length: int, on: str = "rw") -> None:
-        """NIC accesses that touch the range get an error from now on, as the memory model was told; on: "r", "w"."""
+        """NIC accesses that touch the range get an error, as the memory model was told; on: "r", "w"."""
         self.flush()
         self.state.memory.add_error(pe, addr, length, "r" in on, "w" in on)
 

@@ -1,8 +1,9 @@
-"""The judge on whole batches: proves that a stretch of the stream is regular, then moves the state over it at once.
+"""The judge on whole batches: proves that a stretch of the stream is regular, then moves the state over it.
 
-Everything is grouped by kind and QP, and compared as columns; what must come before what is compared by position
-in the stream. `judge` answers False, with the state as it was, as soon as anything is not plainly regular: an
-error, a refused doorbell, a mismatch. The exact engine then decides. So a wrong False costs time, never truth.
+Everything is grouped by kind and QP, and compared as columns; what must come before what is compared by
+position in the stream. `judge` answers False, with the state as it was, as soon as anything is not plainly
+regular: an error, a refused doorbell, a mismatch. The exact engine then decides. So a wrong False costs time,
+never truth.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _HEAD: Final = f"V{frames.ROW}"
 _ALL_ONES: Final = (1 << 64) - 1
 #: parts of a batch: kind and AXI ID
 _PARTS: Final = (
-    (Kind.AXI_R, AxiId.FETCH), (Kind.AXI_R, AxiId.GATHER), (Kind.AXI_W, AxiId.INBOUND), (Kind.AXI_W, AxiId.CQE),
+    (Kind.AXI_R, AxiId.FETCH), (Kind.AXI_R, AxiId.GATHER),
+    (Kind.AXI_W, AxiId.INBOUND), (Kind.AXI_W, AxiId.CQE),
     (Kind.AXI_B, AxiId.INBOUND), (Kind.AXI_B, AxiId.CQE), (Kind.STORE, 0), (Kind.MMIO_W, 0), (Kind.TXPKT, 0),
     (Kind.RXPKT, 0),
 )  # fmt: skip
@@ -61,7 +63,7 @@ def _ragged(start: I64, count: I64) -> tuple[I64, I64]:
 
 
 def _before(event_group: I64, event_pos: I64, group: I64, pos: I64) -> tuple[I64, Bools]:
-    """Of each query the last event of its group before its position: (row of the event, whether there is one).
+    """Of each query the last event of its group before its position: (row of the event, found).
 
     The events are sorted by (group, position).
     """
@@ -435,7 +437,7 @@ class Batch:
         return _New(group, idx), pi
 
     def _slots_before(self, raw: U8, slot: I64, pos: I64, stores: _Rows, flat: I64) -> None:
-        """Bring slot contents raw[n, 128] from the start of the batch to n positions, by the stores between."""
+        """Bring slots raw[n, 128] from the start of the batch to n positions, by the stores between."""
         first, last = flat >> 7, (flat + stores.len - 1) >> 7
         row, place = _ragged(first, last - first + 1)
         low = np.maximum(flat[row], place << 7)
@@ -557,8 +559,10 @@ class Batch:
             out = out << 8 | head[:, column + i]
         return out
 
-    def _received_crcs(self, flow: I64, number: I64, head: U8, side: I64, length: I64, sent: _Requests) -> None:
-        """ICRC of received frames: good where the frame is byte for byte one whose ICRC was checked when sent."""
+    def _received_crcs(
+        self, flow: I64, number: I64, head: U8, side: I64, length: I64, sent: _Requests
+    ) -> None:
+        """ICRC of received frames: good where it is byte for byte a frame that was checked when sent."""
         rest = np.ones(flow.size, np.bool_)
         keys = sent.g << 40 | sent.number
         if keys.size:
@@ -660,7 +664,7 @@ class Batch:
             _need(~inside | (tail == 0), "pad")
 
     def _receive(self, r: _Rows, sent: _Requests) -> tuple[_Requests, dict[str, Any]]:
-        """Requests at their responders: PSN, sequence, lengths, rights (wire.md 5); what they leave behind."""
+        """Requests at their responders: PSN, sequence, lengths, rights (wire.md 5); what they leave."""
         s = self.s
         none = np.empty(0, np.int64)
         if not len(r):
@@ -715,8 +719,9 @@ class Batch:
         _need(verdict == rules.MrVerdict.OK, "MR")
         again = np.flatnonzero(carried)
         if again.size:
-            verdict = rules.mr_check(s.mr_rows, rkey[again], True, rules.Right.REM_WRITE, va[again], size[again],
-                                     r.pe[again])  # fmt: skip
+            verdict = rules.mr_check(
+                s.mr_rows, rkey[again], True, rules.Right.REM_WRITE, va[again], size[again], r.pe[again]
+            )
             _need(verdict == rules.MrVerdict.OK, "MR of an open message")
         flat = s.memory.flats(r.pe, va, size)
         _need((flat >= 0) | (size == 0), "target memory")
@@ -931,7 +936,7 @@ class Batch:
     def _complete(
         self, q: _Cqes, cq: _Rows, pi: I64, ack_g: I64, ack_pos: I64, acked: I64
     ) -> tuple[I64, I64]:
-        """Every field of every CQE, its place and its time; CQ doorbells. (CQ, consumer index) after the batch."""
+        """Every field of every CQE, its place and time; CQ doorbells: (CQ, consumer index after each)."""
         s, r, g, idx, c = self.s, q.rows, q.g, q.idx, q.c
         # ---- CQ doorbells by CQ
         page = self._page_qp(cq)
@@ -1050,7 +1055,7 @@ class Batch:
         s.r_ahead[g] = False
 
     def _memory(self, stores: _Rows, flat: I64, ring: Bools, sent: _Requests, got: _Requests) -> None:
-        """Stores and inbound payload into golden memory, sent payload against it, in the order of the stream."""
+        """Stores and inbound payload into golden memory, sent payload against it, in stream order."""
         s = self.s
         source = self._side_at(stores.off)
         in_ring = np.flatnonzero(ring)
@@ -1117,7 +1122,9 @@ class Batch:
                 some = mine[size[mine] == n]
                 if n > _SHORT or some.size < _FEW:
                     continue
-                window = np.ndarray((self.s.memory.bytes.size - n + 1,), f"V{n}", self.s.memory.bytes, 0, (1,))
+                window = np.ndarray(
+                    (self.s.memory.bytes.size - n + 1,), f"V{n}", self.s.memory.bytes, 0, (1,)
+                )
                 data = self._gather(at[some], n)
                 if kind != 1:
                     window[to[some]] = data.reshape(-1).view(f"V{n}")

@@ -206,7 +206,7 @@ class Exact:
 
     @staticmethod
     def _strobes(r: Any) -> tuple[int, int, bool]:
-        """(address of the first strobed byte, bytes, whether first strobe and count fit one contiguous range)."""
+        """(address of the first strobed byte, bytes, whether strobe and count fit one contiguous range)."""
         strobe, count, beats = int(r["aux0"]), int(r["aux1"]), int(r["len"])
         lane = (strobe & -strobe).bit_length() - 1 if strobe else 0
         in_first = min(64 - lane, count)
@@ -341,8 +341,8 @@ class Exact:
         in_order = named == idx and not wqe_id & 7
         row = s.row(g, idx)
         if not in_order:
-            self._find(Check.CQE_ORDER, pe, "wqe_id", f"{idx << 3 & (0xFFFF if v1 else 0xFFFFF):#x} (WQE {idx})",
-                       f"{wqe_id:#x}", g, idx)  # fmt: skip
+            want = idx << 3 & (0xFFFF if v1 else 0xFFFFF)
+            self._find(Check.CQE_ORDER, pe, "wqe_id", f"{want:#x} (WQE {idx})", f"{wqe_id:#x}", g, idx)
             if abs(named - idx) < depth and named < s.q_pi[g]:
                 # the other fields are those of the WQE that it names
                 row = s.row(g, named)
@@ -473,7 +473,8 @@ class Exact:
         forward = ((pid >> 3) - pi) % (1 << int(s.q_bits[g]))
         if verdict != other:
             self._find(Check.DB_AMBIGUOUS, pe, "SQ doorbell",
-                       f"at most {depth - most} WQEs, or no completion on its way", f"{forward} WQEs", g, pi)  # fmt: skip
+                       f"at most {depth - most} WQEs, or no completion on its way",
+                       f"{forward} WQEs", g, pi)  # fmt: skip
         elif verdict == rules.DbVerdict.ACCEPTED:
             self._announce(pe, g, pi + forward)
         elif verdict != rules.DbVerdict.NO_WORK:
@@ -531,8 +532,8 @@ class Exact:
         ahead = sum(self._completing(q) - int(s.q_ret[q]) for q in np.flatnonzero(s.q_cq == c).tolist())
         verdict, other = (int(rules.cq_doorbell(cid, ci, n)) for n in (prod, prod + ahead))
         if verdict != other:
-            self._find(Check.DB_AMBIGUOUS, pe, "CQ doorbell", f"at most CQE {prod}, or no completion on its way",
-                       f"next_cid {cid}", g)  # fmt: skip
+            self._find(Check.DB_AMBIGUOUS, pe, "CQ doorbell",
+                       f"at most CQE {prod}, or no completion on its way", f"next_cid {cid}", g)  # fmt: skip
         elif verdict == rules.CqDbVerdict.ACCEPTED:
             s.c_ci[c] = ci + (cid - ci) % (1 << 23)
         else:
@@ -551,7 +552,7 @@ class Exact:
             self._command(pe, data & 15, data >> 4 & 15, data >> 8 & 0xFFFFFF)
 
     def _command(self, pe: int, op: int, obj: int, index: int) -> None:
-        """Commands that change what the judge expects; the contexts as first programmed come by configuration."""
+        """Commands that change what the judge expects; contexts as first programmed are configuration."""
         s, first = self.s, self.s.params.first_qpn
         if obj == 1 and 0 <= index - first < s.params.num_qp:
             g = int(s.qp_lut[pe, index - first])
@@ -680,7 +681,7 @@ class Exact:
     def _expected_request(
         self, pe: int, g: int, idx: int, number: int
     ) -> tuple[bytes, int, int, int, bool] | None:
-        """(frame, WQE, end of headers, payload bytes, last of its WQE) of packet `number`, from WQE idx on."""
+        """(frame, WQE, end of headers, payload bytes, last of its WQE) of a packet, from WQE idx on."""
         s = self.s
         pi = int(s.q_pi[g])
         while (
@@ -739,8 +740,8 @@ class Exact:
                            f"{psn:#08x}", g, psn=psn)  # fmt: skip
                 return
             if c < int(s.r_sent[g]) and not (s.r_dup[g] and c == executed - 1) or c < 0 and not s.r_dup[g]:
-                self._find(Check.ACK_PSN, pe, "ACK", f"not below {int(s.r_sent[g]) + int(s.q_rq_psn[g]) & _MASK24:#08x}",
-                           f"{psn:#08x}", g, psn=psn)  # fmt: skip
+                least = int(s.r_sent[g]) + int(s.q_rq_psn[g]) & _MASK24
+                self._find(Check.ACK_PSN, pe, "ACK", f"not below {least:#08x}", f"{psn:#08x}", g, psn=psn)
             s.r_dup[g] = False
         else:
             code = syndrome & 31 if syndrome >> 5 == 3 else -1
@@ -755,8 +756,8 @@ class Exact:
                 )
                 return
             if code == 3 and s.q_err_time[g] == _NEVER:
-                self._find(Check.ACK_EARLY, pe, "NAK 3", "after the write response with the error", "before it", g,
-                           psn=psn)  # fmt: skip
+                self._find(Check.ACK_EARLY, pe, "NAK 3", "after the write response with the error", "before",
+                           g, psn=psn)  # fmt: skip
             del s.r_nak[g]
             self._count(pe, _NAK_TX[code])
             c -= 1  # what a NAK acknowledges
@@ -768,8 +769,8 @@ class Exact:
         wait = next((e for e in s.inbound[pe] if e.gq == g and e.cum <= c and e.late is None), None)
         if wait is not None:
             state = f"{wait.done} of {wait.length} bytes written, {wait.unanswered} bursts without response"
-            self._find(Check.ACK_EARLY, pe, "acknowledge",
-                       f"after the write responses of packet PSN {wait.cum + int(s.q_rq_psn[g]) & _MASK24:#08x}",
+            first = wait.cum + int(s.q_rq_psn[g]) & _MASK24
+            self._find(Check.ACK_EARLY, pe, "acknowledge", f"after the write responses of PSN {first:#08x}",
                        state, g, psn=psn)  # fmt: skip
         s.r_sent[g] = max(int(s.r_sent[g]), c if syndrome == frames.SYN_ACK else c + 1)
 

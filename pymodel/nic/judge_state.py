@@ -125,7 +125,7 @@ class GoldenMemory:
         return any(self._errors)
 
     def beats_fault(self, pe: int, addr: int, length: int, write: bool = False) -> bool:
-        """Whether a NIC access gets an error: a whole 64-byte beat without a byte in any region, an error range.
+        """Whether a NIC access gets an error: a 64-byte beat without a byte in any region, an error range.
 
         Both by whole beats, as the memory model does it.
         """
@@ -140,7 +140,7 @@ class GoldenMemory:
         return False
 
     def faulty(self, pe: I64, addr: U64, length: I64, write: bool) -> Bools:
-        """Which of n accesses touch an error range of their PE; for the batch engine, quick where there is none."""
+        """Which of n accesses touch an error range of their PE; quick where there is none."""
         out = np.zeros(addr.size, np.bool_)
         if self.has_errors():
             for i, (p, a, n) in enumerate(zip(pe.tolist(), addr.tolist(), length.tolist(), strict=True)):
@@ -191,9 +191,11 @@ class InboundWrite:
         self.length = length
         self.done = 0  # bytes that AXI writes have covered
         self.unanswered = 0  # bursts without response
-        #: payload of a packet of which it is open what the NIC executes: memory takes each burst when answered OKAY
+        #: payload of a packet whose execution is open: memory takes each burst when answered OKAY
         self.late = late
-        self.pieces: deque[tuple[int, int]] = deque()  # of `late`: (offset, bytes) of the bursts without response
+        self.pieces: deque[tuple[int, int]] = (
+            deque()
+        )  # of `late`: (offset, bytes) of the bursts without response
 
 
 RTS, ERR, RESET = 1, 2, 0

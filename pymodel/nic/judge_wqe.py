@@ -1,4 +1,4 @@
-"""WQEs as the NIC must understand them: decoded from golden memory at their doorbell, checked, cut into packets."""
+"""WQEs as the NIC must understand them: decoded from golden memory at their doorbell, checked, cut up."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def announce(
 
 
 def settle(state: State, g: I64, idx: I64) -> None:
-    """Move producer index, packet and CQE counts of the QPs over WQEs that `announce` entered, sorted by (g, idx)."""
+    """Move producer index and counts of the QPs over WQEs that `announce` entered, sorted by (g, idx)."""
     if not g.size:
         return
     last = np.ones(g.size, np.bool_)

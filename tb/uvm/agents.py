@@ -1,4 +1,4 @@
-"""Agents: thin. Drivers turn items into calls of the testbench library, monitors pass on their part of each batch."""
+"""Agents: thin. Drivers turn items into calls of the testbench library, monitors pass on batches."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LinkDriver(LibDriver):
 
 
 class BatchMonitor(uvm_subscriber):
-    """Takes whole batches, counts its kinds and passes on each batch that holds some: one write() per batch."""
+    """Takes batches, counts its kinds and passes on each batch that holds some: one write() per batch."""
 
     kinds: tuple[int, ...] = ()
 

@@ -1,6 +1,7 @@
 """Base of all UVM tests: counts logged errors, and fails on them at the end.
 
-pyuvm's `logger.error` does not fail a test, so a handler on every component counts records of level ERROR and above.
+pyuvm's `logger.error` does not fail a test, so a handler on every component counts what is logged as ERROR or
+above.
 """
 
 from __future__ import annotations

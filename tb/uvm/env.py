@@ -45,7 +45,9 @@ class RdmaEnv(uvm_env):
         self.doorbells = DoorbellAgent.create("doorbell_agent", self)
         self.memory = MemoryAgent.create("memory_agent", self)
         self.link = LinkAgent.create("link_agent", self)
-        self.scoreboards: list[JudgeScoreboard] = [kind.create(f"{kind.part}_scoreboard", self) for kind in SCOREBOARDS]
+        self.scoreboards: list[JudgeScoreboard] = [
+            kind.create(f"{kind.part}_scoreboard", self) for kind in SCOREBOARDS
+        ]
 
     def connect_phase(self) -> None:
         """Records to monitors and scoreboards."""

@@ -1,8 +1,8 @@
 """Scoreboards. The judge of `pymodel` decides; each scoreboard reports its part of what it found.
 
-All share one judge, because effects cross interfaces: a CQE is right only after its ACK, an ACK only after write
-responses. The judge is fed once per batch, before the scoreboards see the batch; it may hold records back until
-they are worth a pass, so a finding comes with a later batch or at the end.
+All share one judge, because effects cross interfaces: a CQE is right only after its ACK, an ACK only after
+write responses. The judge is fed once per batch, before the scoreboards see the batch; it may hold records
+back until they are worth a pass, so a finding comes with a later batch or at the end.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class JudgeScoreboard(uvm_subscriber, uvm_scoreboard):
     def report_phase(self) -> None:
         """One line at the end; findings that the judge counted but did not keep."""
         judge = self.judge
-        total = 0 if judge is None else sum(n for c, n in judge.counts.items() if c.startswith(self.part + "."))
+        total = (
+            0 if judge is None else sum(n for c, n in judge.counts.items() if c.startswith(self.part + "."))
+        )
         level = logging.INFO if not total else logging.ERROR
         self.logger.log(level, f"{self.part}: {self.batches} batches, {total} findings")
 
@@ -93,7 +95,7 @@ class DoorbellScoreboard(JudgeScoreboard):
 
 
 class AtomicScoreboard(JudgeScoreboard):
-    """Original value, final value, executed exactly once. The NIC has no atomics yet: no check has this part."""
+    """Original value, final value, executed exactly once. No check has this part before atomics exist."""
 
     part = "atomic"
 

@@ -28,7 +28,7 @@ class Post:
 class WriteBurst(uvm_sequence):
     """Posts WRITEs on one QP and rings once; does not wait for completions.
 
-    `head` of the driver's QP record moves on. Start it on no sequencer: it is virtual and uses those of `env`.
+    `head` of the QP's driver moves on. Start it on no sequencer: it is virtual and uses those of `env`.
     """
 
     def __init__(self, name: str, env: Any, qp: Driver, posts: list[Post]) -> None:
@@ -44,7 +44,8 @@ class WriteBurst(uvm_sequence):
         lengths = [p.length for p in self.posts]
         slots = wqe.pack(
             {
-                "msg_opcode": wqe.WqeOp.WRITE, "ds_data_num": 2, "wqe_id": wqe.wqe_id_of(index, qp.plan.version),
+                "msg_opcode": wqe.WqeOp.WRITE, "ds_data_num": 2,
+                "wqe_id": wqe.wqe_id_of(index, qp.plan.version),
                 "msg_len": lengths, "r_len": lengths, "l_len": lengths, "ce": [p.ce for p in self.posts],
                 "raddr": np.array([peer.heap_base + p.target for p in self.posts], np.uint64),
                 "laddr": np.array([mine.heap_base + p.source for p in self.posts], np.uint64),
@@ -72,7 +73,7 @@ class Driver:
         self.cq_tail = self.plan.start_cq
 
     def poll(self, lib: Any) -> int:
-        """CQEs that became valid since the last poll, by the owner rule; moves tail by one WQE each (all ce = 1)."""
+        """CQEs that became valid since the last poll, by the owner rule; each is one WQE (all ce = 1)."""
         plan, seen = self.plan, 0
         while True:
             slot = plan.cq_base + self.cq_tail % plan.cq_depth * plan.cq_stride
@@ -137,8 +138,8 @@ class WriteTraffic(uvm_sequence):
     """
 
     def __init__(
-        self, name: str, env: Any, fabric: Fabric, seed: int, wqes: int = 50, sizes: tuple[int, int] = (0, 4096),
-        burst: int = 8, patience: int = 100_000,
+        self, name: str, env: Any, fabric: Fabric, seed: int, wqes: int = 50,
+        sizes: tuple[int, int] = (0, 4096), burst: int = 8, patience: int = 100_000,
     ) -> None:  # fmt: skip
         super().__init__(name)
         self.env, self.fabric, self.rng = env, fabric, random.Random(f"traffic {seed}")
@@ -163,7 +164,9 @@ class WriteTraffic(uvm_sequence):
             done = await self.env.pump(lambda: sum([self._poll(q) for q in self._busy()]) > 0,
                                        lib.cycle + self.patience)  # fmt: skip
             if not done:
-                raise TimeoutError("\n".join(self.env.rig.judge.outstanding()) if self.env.rig.judge else "no completion")
+                raise TimeoutError(
+                    "\n".join(self.env.rig.judge.outstanding()) if self.env.rig.judge else "no completion"
+                )
             for qp in self.drivers:
                 await self._consume(qp)
 
@@ -183,7 +186,9 @@ class WriteTraffic(uvm_sequence):
             posts.append(Post(source, place + (depth + number) * slot, length))
             if length:
                 data = np.frombuffer(self.rng.randbytes(length), np.uint8)
-                await StoreSequence("source", qp.plan.pe, heap + source, data).start(self.env.memory.sequencer)
+                await StoreSequence("source", qp.plan.pe, heap + source, data).start(
+                    self.env.memory.sequencer
+                )
         await WriteBurst("burst", self.env, qp, posts).start(None)
 
     async def _consume(self, qp: Driver) -> None:

@@ -1,12 +1,13 @@
 """Synthetic record streams for the judge's own tests: a small scalar simulator of NICs that do WRITEs.
 
 Written for readability and apart from the judge (own packing of WQE, CQE, frames; shared: contexts and the
-parameter table). It emits what the monitors of a legal run would emit, with random latencies and interleaving;
+parameter table). It emits what the monitors of a legal run would emit, with random latencies and order;
 `Knobs.faults` adds illegal work on which NICs must answer with errors. Times in cycles.
 """
 
 from __future__ import annotations
 
+import functools
 import heapq
 import random
 import struct
@@ -68,6 +69,8 @@ class Memory:
 
 @dataclass
 class Wqe:
+    """One posted WQE and how far it is."""
+
     index: int
     length: int
     laddr: int
@@ -109,6 +112,8 @@ class Qp:
 
 
 class Cq:
+    """One CQ: producer, consumer as the NIC and as the program know it."""
+
     def __init__(self, pe: int, cqn: int, ctx: CqContext) -> None:
         self.pe, self.cqn, self.ctx = pe, cqn, ctx
         self.prod = self.ci = self.seen = self.rung = ctx.start_index
@@ -224,8 +229,8 @@ class Sim:
         self._side += raw
         length = f.get("len", len(raw))
         self._rows.append(
-            (self.now, kind, pe, f.get("id", 0), f.get("flags", 0), length, f.get("addr", 0), f.get("data", 0), off,
-             f.get("aux0", 0), f.get("aux1", 0), 0)
+            (self.now, kind, pe, f.get("id", 0), f.get("flags", 0), length, f.get("addr", 0),
+             f.get("data", 0), off, f.get("aux0", 0), f.get("aux1", 0), 0)
         )  # fmt: skip
 
     def at(self, delay: int, fn: Callable[[], None]) -> None:
@@ -489,7 +494,7 @@ class Sim:
             delay = self.in_order(qp.pe, 4, "w")
             if code and qp.state == "RTS":
                 qp.state = "ERR"
-            self.at(delay, lambda w=w, code=code: self.write_cqe(qp, w, code, number, ts))
+            self.at(delay, functools.partial(self.write_cqe, qp, w, code, number, ts))
             return
 
     def oldest(self, qp: Qp) -> int:
@@ -505,7 +510,8 @@ class Sim:
         v1 = qp.ctx.version == 1
         body = struct.pack(
             "<IIIIQII", code | (qp.qpn & 0x7FFF) << 8, 0, 0 if code else w.length, 0,
-            ts | ((wqe_id & 0xFFFF) << 48 if v1 else 0), opcode | (0 if v1 else (wqe_id & 0xFFFFF) << 12), owner << 31,
+            ts | ((wqe_id & 0xFFFF) << 48 if v1 else 0), opcode | (0 if v1 else (wqe_id & 0xFFFFF) << 12),
+            owner << 31,
         )  # fmt: skip
         addr = cq.ctx.base + number % cq.ctx.depth * cq.ctx.stride
         row = body.ljust(cq.ctx.stride, b"\0")
