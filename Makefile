@@ -11,6 +11,7 @@ export PATH := $(VENV)/bin:$(PATH)
 SEED  ?= 1
 JOBS  ?= 2
 SEEDS ?= 5
+PES   ?= 4
 
 .PHONY: help
 help: ## list the targets
@@ -26,6 +27,10 @@ $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 .PHONY: sim
 sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1
 	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(or $(PES),4) $(if $(filter 1,$(WAVES)),--waves)
+
+.PHONY: sim
+sim: $(STAMP) ## the main job: a device program on PES=4 RTL NICs, everything checked; TEST=program SEED=n WAVES=1
+	@$(PY) -m tb.sim.sim --test "$(TEST)" --pes $(PES) --seed $(SEED) $(if $(filter-out 0,$(WAVES)),--waves)
 
 .PHONY: test
 test: $(STAMP) ## the tests, at most 10 minutes: JOBS at a time; TEST=expression selects, SEED=n
@@ -48,6 +53,10 @@ lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, generated files
 .PHONY: synth
 synth: $(STAMP) ## yosys: no latch, loop or multiple driver; gates, flops and memory bits per block
 	@$(PY) tools/synth.py
+
+.PHONY: bench
+bench: $(STAMP) ## the table of testbench cost and NIC speed, measured here; build/bench/bench.json; ARGS=--help
+	@$(PY) tools/bench.py $(ARGS)
 
 .PHONY: clean
 clean: ## remove everything that was built (build/); .venv stays

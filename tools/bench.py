@@ -56,7 +56,7 @@ class Work:
 
 
 LARGE = Work("4 KiB, 2 NICs", pes=2, qps=1, wqes=6000, size=4096, depth=256)
-SMALL = Work("64 B, 2 NICs", pes=2, qps=8, wqes=8000, size=64, depth=1024)
+SMALL = Work("64 B, 2 NICs", pes=2, qps=8, wqes=12000, size=64, depth=4096)
 MANY = Work("4 KiB, 16 NICs", pes=16, qps=1, wqes=600, size=4096, depth=256)
 ONE_WAY = Work("4 KiB, one way", pes=2, qps=1, wqes=6000, size=4096, depth=256, one_sender=True)
 CLASSIC_WORK = Work("classic", pes=2, qps=1, wqes=60, size=4096, depth=256)
@@ -119,6 +119,7 @@ def ours(work: Work, record: Path | None = None) -> dict[str, float]:
     result = OUT / "fast.json"
     result.unlink(missing_ok=True)
     env = {
+        "FAST_PES": work.pes,
         "FAST_QPS": work.qps,
         "FAST_WQES": work.wqes,
         "FAST_BYTES": work.size,
