@@ -26,25 +26,21 @@ $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 
 .PHONY: sim
 sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1
-	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(or $(PES),4) $(if $(filter 1,$(WAVES)),--waves)
-
-.PHONY: sim
-sim: $(STAMP) ## the main job: a device program on PES=4 RTL NICs, everything checked; TEST=program SEED=n WAVES=1
-	@$(PY) -m tb.sim.sim --test "$(TEST)" --pes $(PES) --seed $(SEED) $(if $(filter-out 0,$(WAVES)),--waves)
+	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(PES) $(if $(filter 1,$(WAVES)),--waves)
 
 .PHONY: test
-test: $(STAMP) ## the tests, at most 10 minutes: JOBS at a time; TEST=expression selects, SEED=n
+test: $(STAMP) ## the tests, at most 10 minutes; JOBS=n SEED=n TEST=expression
 	@mkdir -p build/test
 	@$(PY) -m pytest -n $(JOBS) -m "not long" --run-seed $(SEED) --hypothesis-seed $(SEED) \
 	  --junitxml=build/test/junit.xml $(if $(TEST),-k "$(TEST)")
 
 .PHONY: regress
-regress: $(STAMP) ## every test, long ones too, over SEEDS=n seeds from SEED, JOBS=n at a time; RERUN=failed; TEST=expression
+regress: $(STAMP) ## every test, the long ones too, over SEEDS=n seeds; JOBS=n SEED=first TEST=expression RERUN=failed
 	@$(PY) tools/regress.py --seeds $(SEEDS) --first-seed $(SEED) --jobs $(JOBS) --rerun "$(RERUN)" --select "$(TEST)"
 
 .PHONY: waves
-waves: $(STAMP) ## run the tests that match TEST=name with waves; GTKWave opens along the data path, or the path is printed
-	@$(PY) tools/waves.py --test "$(TEST)" --seed $(SEED) --window "$(WINDOW)"
+waves: $(STAMP) ## TEST=name (test or program) with waves, laid out along the data path for GTKWave; WINDOW=from:to ns
+	@$(PY) tools/waves.py --test "$(TEST)" --seed $(SEED) --pes $(PES) --window "$(WINDOW)"
 
 .PHONY: lint
 lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, generated files current
@@ -55,7 +51,7 @@ synth: $(STAMP) ## yosys: no latch, loop or multiple driver; gates, flops and me
 	@$(PY) tools/synth.py
 
 .PHONY: bench
-bench: $(STAMP) ## the table of testbench cost and NIC speed, measured here; build/bench/bench.json; ARGS=--help
+bench: $(STAMP) ## the table of testbench cost and NIC speed, measured here; ARGS=--no-cold, more with ARGS=--help
 	@$(PY) tools/bench.py $(ARGS)
 
 .PHONY: clean

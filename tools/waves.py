@@ -1,8 +1,9 @@
 """Run tests with waves, or take waveforms, and lay their signals out for GTKWave along the data path.
 
-Usage: waves.py --test EXPRESSION [--seed N] [--window FROM:TO]    run the tests that match, then as below
-       waves.py FILE.fst...                                        only write the save files
+Usage: waves.py --test NAME [--seed N] [--pes N] [--window FROM:TO]
+       waves.py FILE.fst...     only write the save files
 
+NAME is a program of programs/, which runs on PES NICs as in `make sim`, or a pytest -k expression of tests.
 For each waveform a .gtkw save file beside it: one group per NIC, in it one group per station of the data path
 (GROUPS), in the order in which a WQE passes them. Enums show their names (the FST carries them), packed
 structs their members. Opens GTKWave where DISPLAY is set and gtkwave is installed; prints the paths anyway.
@@ -47,14 +48,21 @@ def show(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-def run_tests(expression: str, seed: int, window: str) -> tuple[list[Path], int]:
-    """Waveforms that the matching tests left, and pytest's exit code: a failing test is worth a look too."""
+def run_named(name: str, seed: int, pes: int, window: str) -> tuple[list[Path], int]:
+    """Waveforms that the program or the matching tests left, and the exit code.
+
+    A run that fails is worth a look too.
+    """
     started = time.time()
-    command = [sys.executable, "-m", "pytest", "--waves", "-k", expression, f"--run-seed={seed}"]
-    if window:
-        command.append(f"--wave-window={window}")
+    if (ROOT / "programs" / f"{name}.py").is_file():
+        command = [sys.executable, "-m", "tb.sim.sim", "--waves", "--test", name]
+        command += ["--seed", str(seed), "--pes", str(pes)]
+        results = ROOT / "build" / "sim"
+    else:
+        command = [sys.executable, "-m", "pytest", "--waves", "-k", name, f"--run-seed={seed}"]
+        command += [f"--wave-window={window}"] if window else []
+        results = ROOT / "build" / "results"
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
-    results = ROOT / "build" / "results"
     found = [path for kind in ("fst", "vcd") for path in results.rglob(f"*.{kind}")]
     return sorted(path for path in found if path.stat().st_mtime >= started - 1), code
 
@@ -117,16 +125,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("waves", nargs="*", type=Path, help="waveforms that exist")
-    parser.add_argument("--test", default="", help="pytest -k expression of the tests to run")
+    parser.add_argument("--test", default="", help="program, or pytest -k expression of tests")
     parser.add_argument("--seed", type=int, default=1, help="run seed")
+    parser.add_argument("--pes", type=int, default=4, help="NICs of a program")
     parser.add_argument("--window", default="", help="FROM:TO in ns of simulated time")
     options = parser.parse_args(argv)
     waves, code = options.waves, 0
     if options.test:
-        found, code = run_tests(options.test, options.seed, options.window)
+        found, code = run_named(options.test, options.seed, options.pes, options.window)
         waves += found
     if not waves:
-        print("waves: no waveform; give TEST=name of a test that runs a simulation")
+        print("waves: no waveform; give TEST=name of a program or of a test that runs a simulation")
         return code or 1
     saves = [save_file(wave) for wave in waves]
     for wave, save in zip(waves, saves, strict=True):
