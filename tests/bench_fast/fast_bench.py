@@ -25,7 +25,7 @@ from pymodel.formats import doorbell
 from pymodel.formats import wqe as wqe_format
 from pymodel.host.table import HEAP_SYNC_BYTES, Fabric, FabricConfig, QpPlan
 from pymodel.nic import csr_map
-from tb.sim.lib import Reason, SimLib
+from tb.sim.lib import SimLib
 from tb.sim.records import Kind
 from tb.uvm.base_test import RdmaTest
 
@@ -177,14 +177,13 @@ class Fast(RdmaTest):
             sender.step()
         waiting = {sender.watch: sender for sender in senders}
         while waiting:
-            reasons = await lib.wake()
+            await lib.wake()
             for number in lib.fired():
                 sender = waiting.pop(number)
                 sender.step()
                 if sender.tail < sender.wqes:
                     waiting[sender.watch] = sender
-            if reasons & Reason.RING:
-                self.rig.drain()
+            self.rig.drain()
         wakeups, cycles = lib.wakeups - wakeups, lib.cycle - start
         self.rig.drain()
         busy = link.last - link.first + 1
