@@ -316,7 +316,7 @@ module ctx_cmd
       if (cq_rdata.ignore_overrun && cq_rdata.users != '0) bad_d[CodeCqInUse] = 1'b1;
     end
   end
-  assign verdict = lowest_code(bad_d);
+  assign verdict = st_q == StJudge ? lowest_code(bad_d) : CodeOk;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) bad_q <= '0;

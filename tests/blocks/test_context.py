@@ -559,8 +559,15 @@ async def test_query_at_once(dut):
     words = qp_words(start=5)
     await host.stage(words)
     await host.write(CMD, 8 << 8 | QP << 4 | SET)
+
+    async def other_reads() -> None:  # the first staging word waits for the engine, and these for it
+        for _ in range(8):
+            assert await Host(dut).read(0) == 0x43414D48494C0001
+
+    task = cocotb.start_soon(other_reads())
     for i in range(16):  # must not disturb the command
         await host.write(STAGE + 8 * i, 0xFFFF_FFFF_FFFF_FFFF)
+    await task
     assert await host.read(STATUS) == 0
     assert await host.command(QUERY, QP, 8) == 0
     assert (await host.staged())[:10] == [*words[:8], 1, words[9]]
