@@ -12,20 +12,9 @@ import sys
 from pymodel import cli
 from pymodel.run import RunConfig
 
-RTL_HOOK = "tb.sim.run_program"
-"""Module whose ``main(config.
-
-RunConfig) -> int`` builds the model, runs the program and gives the exit code.
-"""
-
 
 def _rtl(config: RunConfig) -> int:
-    try:
-        hook = importlib.import_module(RTL_HOOK)
-    except ModuleNotFoundError as error:
-        print(f"camhil: the RTL platform is not available: {error}", file=sys.stderr)
-        return 2
-    code: int = hook.main(config)
+    code: int = importlib.import_module("tb.sim.sim").run_rtl(config)
     return code
 
 

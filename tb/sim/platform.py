@@ -1,7 +1,10 @@
 """The RTL platform: device programs over the NICs in simulation, judged while they run.
 
-:class:`RtlBackend` is what the scheduling core of ``pymodel.runner`` needs; :class:`Rig` is one run: memories, reset, bring-up of
-the NICs through their BARs, programs, draining of the record stream into the judge, and the closing checks. Rules: programs.md 1-3.
+:class:`RtlBackend` is what the scheduling core of ``pymodel.runner`` needs; :class:`Rig` is one run:
+memories,
+reset, bring-up of the NICs through their BARs, programs, draining of the record stream into the judge, and
+the
+closing checks. Rules: programs.md 1-3.
 """
 
 from __future__ import annotations
@@ -102,8 +105,9 @@ class Summary:
 class Rig:
     """One run on the NICs of ``dut`` (tb_top).
 
-    ``knobs``: of memory, link and mailbox, set before the NICs come up. ``sinks`` get each drained batch after the judge.
-    ``judge`` may be switched off for figures only. The summary counts what the record stream shows.
+    ``knobs``: of memory, link and mailbox, set before the NICs come up. ``sinks`` get each drained batch
+    after the
+    judge. ``judge`` may be switched off for figures only. The summary counts what the record stream shows.
     """
 
     def __init__(
@@ -133,7 +137,7 @@ class Rig:
         self._shown = time.monotonic()
         self._start = (0, 0, 0.0)
 
-    # ------------------------------------------------------------------------------------------------------- before
+    # ----------------------------------------------------------------------------------- before
     async def start(self) -> None:
         """Memories, reset, bring-up. Raises BringUpError where a NIC refuses a context."""
         lib = self.lib
@@ -181,7 +185,7 @@ class Rig:
             if status >> 8 & 0xFF:
                 raise BringUpError(f"PE {pe}: {op.what} refused with code {status >> 8 & 0xFF}")
 
-    # ------------------------------------------------------------------------------------------------------- during
+    # ----------------------------------------------------------------------------------- during
     async def run(
         self,
         mains: Main | Sequence[Main | None],
@@ -191,7 +195,8 @@ class Rig:
         hang_after: int = 100_000,
         observers: Sequence[Observer] = (),
     ) -> RunResult:
-        """Run programs to their end. Raises what they raise, RaceError, HangError (with what is outstanding)."""
+        """Run programs to their end. Raises what they raise, RaceError, HangError (with what is
+        outstanding)."""
         run = Run(
             self.fabric, mains, self.backend, seed=self.seed, options=options, sanitize=sanitize,
             hang_after=hang_after, observers=observers,
@@ -246,12 +251,13 @@ class Rig:
             return
         self._shown = time.monotonic()
         found = 0 if self.judge is None else sum(self.judge.counts.values())
-        text = f"cycle {self.lib.cycle:,}: {self.summary.packets:,} packets, {self.summary.cqes:,} CQEs, {found} mismatches"
+        text = f"cycle {self.lib.cycle:,}: {self.summary.packets:,} packets,"
+        text += f" {self.summary.cqes:,} CQEs, {found} mismatches"
         path = Path(self._progress)
         path.with_suffix(".new").write_text(text)
         path.with_suffix(".new").replace(path)
 
-    # -------------------------------------------------------------------------------------------------------- after
+    # ------------------------------------------------------------------------------------ after
     async def settle(self) -> None:
         """Let everything in flight arrive: until nothing is recorded any more for a while."""
         quiet = 0
@@ -279,7 +285,8 @@ class Rig:
         return values
 
     async def finish(self) -> list[Finding]:
-        """The closing checks: counters, memory of every touched page, nothing outstanding; gives all findings."""
+        """The closing checks: counters, memory of every touched page, nothing outstanding; gives all
+        findings."""
         await self.settle()
         n_pes = self.fabric.n_pes
         totals = [await self.counters(pe) for pe in range(n_pes)]

@@ -1,7 +1,7 @@
 """cocotb side of ``make sim`` and ``camhil run --on rtl``: one device program over the NICs, judged.
 
-The configuration comes as JSON in ``CAMHIL_RUN`` (:class:`tb.sim.sim.SimConfig`); the summary goes to ``summary.json`` in the
-working directory, also where the run fails.
+The configuration comes as JSON in ``CAMHIL_RUN`` (:class:`tb.sim.sim.SimConfig`); the summary goes to
+``summary.json`` in the working directory, also where the run fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import cocotb
 
 from pymodel.device.pe import DeviceOptions
 from pymodel.host.table import Fabric
-from pymodel.run import load_program
+from pymodel.run import load
 from tb.sim.platform import Rig
 from tb.sim.sim import SimConfig
 
@@ -22,13 +22,13 @@ from tb.sim.sim import SimConfig
 async def program(dut) -> None:
     """Build the fabric, run the program on every PE, do the closing checks."""
     config = SimConfig.from_json(os.environ["CAMHIL_RUN"])
-    main = load_program(config.run.program)
-    rig = Rig(dut, Fabric.build(config.fabric()), knobs=config.knobs, seed=config.run.seed)
+    loaded = load(config.run.program)
+    rig = Rig(dut, Fabric.build(config.run.fabric_config(loaded)), knobs=config.knobs, seed=config.run.seed)
     rig.summary.mismatches = 1  # stands if the run does not reach its end
     try:
         await rig.start()
         result = await rig.run(
-            main,
+            loaded.main,
             options=DeviceOptions(poll_limit=config.run.poll_limit),
             sanitize=config.run.sanitize,
             hang_after=config.hang_after,

@@ -1,20 +1,22 @@
-"""``make sim`` and ``camhil run --on rtl``: build the model, run one device program on the RTL NICs, show what was checked."""
+"""``make sim`` and ``camhil run --on rtl``: build the model, run a device program on the RTL NICs, show what
+was
+checked.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pymodel.host.table import FabricConfig
-from pymodel.run import ProgramError, RunConfig, load_program
+from pymodel.run import ProgramError, RunConfig, load
 from tb.sim import build, run
 
 ROOT = build.ROOT
@@ -26,7 +28,8 @@ _LINE_EVERY = 5.0
 
 @dataclass(frozen=True)
 class SimConfig:
-    """A run on the RTL in plain values: the program's configuration, testbench knobs, and when it counts as hung."""
+    """A run on the RTL in plain values: program and options, testbench knobs, cycles until it counts as
+    hung."""
 
     run: RunConfig
     knobs: Mapping[str, int] = field(default_factory=dict)
@@ -34,11 +37,7 @@ class SimConfig:
 
     def fabric(self) -> FabricConfig:
         """The program's own ``fabric(n_pes, seed)`` where it defines one, else that of the run's options."""
-        own = _fabric_hook(self.run.program)
-        if own is None:
-            return self.run.fabric_config()
-        config: FabricConfig = own(self.run.pes, self.run.seed)
-        return config
+        return self.run.fabric_config(load(self.run.program))
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -51,17 +50,9 @@ class SimConfig:
         return cls(RunConfig(**raw["run"]), raw["knobs"], raw["hang_after"])
 
 
-def _fabric_hook(path: str) -> Any:
-    spec = importlib.util.spec_from_file_location("camhil_fabric_hook", path)
-    if spec is None or spec.loader is None:
-        raise ProgramError(f"program {path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, "fabric", None)
-
-
 class _Progress(threading.Thread):
-    """Shows what the simulator writes into its progress file: on one line of a terminal, else a line every few seconds."""
+    """Shows what the simulator writes into its progress file: on one line of a terminal, else a line now and
+    then."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
@@ -88,7 +79,9 @@ class _Progress(threading.Thread):
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def simulate(config: SimConfig, out: Path, *, waves: bool = False, timeout: float = 3600.0) -> tuple[int, dict[str, Any], str]:
+def simulate(
+    config: SimConfig, out: Path, *, waves: bool = False, timeout: float = 3600.0
+) -> tuple[int, dict[str, Any], str]:
     """Build what is needed and run; gives (exit code, summary, reason of the failure or '').
 
     ``out`` takes sim.log, results.xml, summary.json and, with ``waves``, waves.fst. Raises BuildError.
@@ -120,6 +113,8 @@ def simulate(config: SimConfig, out: Path, *, waves: bool = False, timeout: floa
 def run_rtl(config: RunConfig) -> int:
     """What ``camhil run --on rtl`` does; gives the exit code."""
     out = build.BUILD / "run" / Path(config.program).stem
+    # the simulator runs in a directory of its own
+    config = replace(config, program=str(Path(config.program).resolve()))
     try:
         code, summary, reason = simulate(SimConfig(config), out)
     except build.BuildError as error:
@@ -137,7 +132,10 @@ def run_rtl(config: RunConfig) -> int:
 
 
 def _table(summary: Mapping[str, Any]) -> str:
-    rows = [(key.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value}") for key, value in summary.items()]
+    rows = [
+        (key.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value}")
+        for key, value in summary.items()
+    ]
     width = max(len(key) for key, _ in rows)
     return "\n".join(f"  {key:<{width}}  {value:>14}" for key, value in rows)
 
@@ -152,7 +150,9 @@ def _program_path(name: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command behind ``make sim``."""
-    parser = argparse.ArgumentParser(prog="make sim", description="Run a device program on the RTL NICs, everything checked.")
+    parser = argparse.ArgumentParser(
+        prog="make sim", description="Run a device program on the RTL NICs, everything checked."
+    )
     parser.add_argument("--test", default=DEFAULT_PROGRAM, help="a program of programs/ or a .py file")
     parser.add_argument("--pes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
@@ -161,7 +161,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = build.BUILD / "sim"
     try:
         program = _program_path(args.test or DEFAULT_PROGRAM)
-        load_program(program)
         config = SimConfig(RunConfig(program, pes=args.pes, on="rtl", seed=args.seed))
         config.fabric()
         build.nic_bench(args.pes)
@@ -180,7 +179,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"waves: {out / f'waves{build.wave_suffix()}'}")
     if code:
         again = f"make sim TEST={args.test} PES={args.pes} SEED={args.seed}"
-        print(f"FAILED: {reason}\nlog: {out / 'sim.log'}\nagain: {again}   (WAVES=1 for waveforms)", file=sys.stderr)
+        print(
+            f"FAILED: {reason}\nlog: {out / 'sim.log'}\nagain: {again}   (WAVES=1 for waveforms)",
+            file=sys.stderr,
+        )
     else:
         print("good: every packet, byte and CQE as the golden model says")
     return code

@@ -1,9 +1,14 @@
 """Every size class at every alignment class and MTU, both formats.
 
-Sweep: message sizes around 0, 1, the beat, the MTU and several MTUs x source and target offsets in a beat x five MTUs x V1, V2.
-Stimulus: two PEs put to each other at the same time, one QP per MTU and format; the target windows do not overlap.
-Checks: the judge's: every packet byte, memory byte outside and inside the windows, CQE and counter; nothing outstanding.
-Timing: default latencies. Does not prove: behaviour under stalls (test_stalls.py), more than two NICs (make sim).
+Sweep: message sizes around 0, 1, the beat, the MTU and several MTUs x source and target offsets in a beat x
+five
+MTUs x V1, V2.
+Stimulus: two PEs put to each other at the same time, one QP per MTU and format; target windows do not
+overlap.
+Checks: the judge's: every packet byte, memory byte inside and outside the windows, CQE and counter; nothing
+outstanding.
+Timing: default latencies. Does not prove: behaviour under stalls (test_stalls.py), more than two NICs (make
+sim).
 """
 
 from __future__ import annotations
@@ -27,13 +32,17 @@ def fabric(seed: int, **changes) -> Fabric:
     for qp in range(QPS):
         for pe in (0, 1):
             overrides[pe, 1 - pe, qp] = {"mtu": MTUS[qp % len(MTUS)], "version": 1 + qp // len(MTUS)}
-    return Fabric.build(FabricConfig(n_pes=2, qps=QPS, seed=seed, overrides=overrides, heap_bytes=8 << 20, **changes))
+    return Fabric.build(
+        FabricConfig(n_pes=2, qps=QPS, seed=seed, overrides=overrides, heap_bytes=8 << 20, **changes)
+    )
 
 
 def sizes(mtu: int, rng: random.Random) -> list[int]:
     """Sizes at which something changes: pad, beat, packet count."""
     edges = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 63, 64, 65, 127, 128]
-    edges += [mtu * k + d for k in (1, 2, 3) for d in (-65, -64, -63, -4, -3, -2, -1, 0, 1, 2, 3, 4, 63, 64, 65)]
+    edges += [
+        mtu * k + d for k in (1, 2, 3) for d in (-65, -64, -63, -4, -3, -2, -1, 0, 1, 2, 3, 4, 63, 64, 65)
+    ]
     rng.shuffle(edges)
     return edges
 
