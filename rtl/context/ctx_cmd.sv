@@ -324,12 +324,12 @@ module ctx_cmd
   end
 
   // ---------------------------------------------------------------- decoded context, broadcast
-  logic [63:0] word;
+  logic [63:0] src_word;
 
   always_comb begin
-    if (op_q == OpSet) word = stage_rdata_i;
-    else if (op_q == OpModify && got_word_q == 4'd0) word = merged;
-    else word = store_rdata;
+    if (op_q == OpSet) src_word = stage_rdata_i;
+    else if (op_q == OpModify && got_word_q == 4'd0) src_word = merged;
+    else src_word = store_rdata;
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -351,71 +351,71 @@ module ctx_cmd
       if (st_q == StLoad && got_q && obj_q == ObjQp) begin
         unique case (got_word_q)
           4'd0: begin
-            ctx_q.qp.version2   <= word[0];
-            ctx_q.qp.mtu        <= word[3:1];
-            ctx_q.qp.sl         <= word[6:4];
-            ctx_q.qp.rem_write  <= word[7];
-            ctx_q.qp.rem_read   <= word[8];
-            ctx_q.qp.rem_atomic <= word[9];
-            ctx_q.qp.tc         <= word[23:16];
-            ctx_q.qp.ttl        <= word[31:24];
+            ctx_q.qp.version2   <= src_word[0];
+            ctx_q.qp.mtu        <= src_word[3:1];
+            ctx_q.qp.sl         <= src_word[6:4];
+            ctx_q.qp.rem_write  <= src_word[7];
+            ctx_q.qp.rem_read   <= src_word[8];
+            ctx_q.qp.rem_atomic <= src_word[9];
+            ctx_q.qp.tc         <= src_word[23:16];
+            ctx_q.qp.ttl        <= src_word[31:24];
             // default port: 0xC000 | QPN[13:0]
-            ctx_q.qp.udp_sport  <= word[47:32] != '0 ? word[47:32] : 16'hC000 | (16'(num_q) + 16'(FirstQpn));
-            ctx_q.qp.retry_cnt  <= word[50:48];
-            ctx_q.qp.rnr_retry  <= word[53:51];
-            ctx_q.qp.timer      <= word[58:54];
+            ctx_q.qp.udp_sport  <= src_word[47:32] != '0 ? src_word[47:32] : 16'hC000 | (16'(num_q) + 16'(FirstQpn));
+            ctx_q.qp.retry_cnt  <= src_word[50:48];
+            ctx_q.qp.rnr_retry  <= src_word[53:51];
+            ctx_q.qp.timer      <= src_word[58:54];
           end
-          4'd1: {ctx_q.qp.peer_ip, ctx_q.qp.peer_qpn} <= {word[63:32], word[23:0]};
-          4'd2: ctx_q.qp.peer_mac <= word[47:0];
-          4'd3: {ctx_q.qp.rq_psn, ctx_q.qp.sq_psn} <= {word[55:32], word[23:0]};
-          4'd4: ctx_q.qp.sq_base <= word;
+          4'd1: {ctx_q.qp.peer_ip, ctx_q.qp.peer_qpn} <= {src_word[63:32], src_word[23:0]};
+          4'd2: ctx_q.qp.peer_mac <= src_word[47:0];
+          4'd3: {ctx_q.qp.rq_psn, ctx_q.qp.sq_psn} <= {src_word[55:32], src_word[23:0]};
+          4'd4: ctx_q.qp.sq_base <= src_word;
           4'd5: begin
-            ctx_q.qp.rq_base <= word;
-            rq_misaligned_q  <= word[3:0] != '0;
+            ctx_q.qp.rq_base <= src_word;
+            rq_misaligned_q  <= src_word[3:0] != '0;
           end
           4'd6: begin
-            ctx_q.qp.sq_start <= ctx_q.qp.version2 ? word[17:0] : {4'd0, word[13:0]};
-            ctx_q.qp.rq_start <= {1'b0, word[48:32]};
+            ctx_q.qp.sq_start <= ctx_q.qp.version2 ? src_word[17:0] : {4'd0, src_word[13:0]};
+            ctx_q.qp.rq_start <= {1'b0, src_word[48:32]};
           end
           4'd7: begin
-            ctx_q.qp.send_cq     <= word[CqW-1:0];
-            ctx_q.qp.recv_cq     <= word[16+:CqW];
-            ctx_q.qp.max_rd      <= word[36:32];
-            ctx_q.qp.max_dest_rd <= word[44:40];
+            ctx_q.qp.send_cq     <= src_word[CqW-1:0];
+            ctx_q.qp.recv_cq     <= src_word[16+:CqW];
+            ctx_q.qp.max_rd      <= src_word[36:32];
+            ctx_q.qp.max_dest_rd <= src_word[44:40];
           end
           4'd8: err_target_q <= op_q == OpModify && stage_rdata_i[1:0] == QpErr;
           4'd9: begin
-            ctx_q.qp.sq_log <= log2_of(word[23:0]);
-            ctx_q.qp.rq_log <= log2_of(word[55:32]);
+            ctx_q.qp.sq_log <= log2_of(src_word[23:0]);
+            ctx_q.qp.rq_log <= log2_of(src_word[55:32]);
           end
           default: ;
         endcase
       end
       if (st_q == StLoad && got_q && obj_q == ObjCq) begin
         unique case (got_word_q)
-          4'd0: ctx_q.cq.base <= word;
+          4'd0: ctx_q.cq.base <= src_word;
           4'd1: begin
-            ctx_q.cq.log            <= log2_of(word[23:0]);
-            ctx_q.cq.stride32       <= word[37];
-            ctx_q.cq.ignore_overrun <= word[40];
+            ctx_q.cq.log            <= log2_of(src_word[23:0]);
+            ctx_q.cq.stride32       <= src_word[37];
+            ctx_q.cq.ignore_overrun <= src_word[40];
           end
-          4'd2: ctx_q.cq.start <= word[31:0];
+          4'd2: ctx_q.cq.start <= src_word[31:0];
           default: ;
         endcase
       end
       if (st_q == StLoad && got_q && obj_q == ObjMr) begin
         unique case (got_word_q)
-          4'd0: ctx_q.mr.base <= word;
-          4'd1: ctx_q.mr.length[63:0] <= word;
+          4'd0: ctx_q.mr.base <= src_word;
+          4'd1: ctx_q.mr.length[63:0] <= src_word;
           4'd2: begin
-            ctx_q.mr.length[64]  <= word[0];
-            ctx_q.mr.loc_write   <= word[1];
-            ctx_q.mr.rem_write   <= word[2];
-            ctx_q.mr.rem_read    <= word[3];
-            ctx_q.mr.rem_atomic  <= word[4];
-            ctx_q.mr.ltag        <= word[15:8];
-            ctx_q.mr.rtag        <= word[23:16];
-            ctx_q.mr.valid       <= word[24];
+            ctx_q.mr.length[64]  <= src_word[0];
+            ctx_q.mr.loc_write   <= src_word[1];
+            ctx_q.mr.rem_write   <= src_word[2];
+            ctx_q.mr.rem_read    <= src_word[3];
+            ctx_q.mr.rem_atomic  <= src_word[4];
+            ctx_q.mr.ltag        <= src_word[15:8];
+            ctx_q.mr.rtag        <= src_word[23:16];
+            ctx_q.mr.valid       <= src_word[24];
           end
           default: ;
         endcase
