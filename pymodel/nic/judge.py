@@ -195,8 +195,11 @@ class Judge:
     def expected_counters(self, pe: int) -> I64:
         """Counters as they must read when the NIC is quiet, int64[64] by Cnt."""
         self.flush()
+        self.exact.overruns()
         out: I64 = self.state.counters[pe].copy()
-        out[Cnt.WQE] = self.exact.completed(pe)
+        lost = self.exact.discards(pe)
+        out[Cnt.WQE] = self.exact.completed(pe) + lost
+        out[Cnt.CQE_DISCARD] += lost
         return out
 
     def check_counters(self, pe: int, values: Sequence[int] | I64 | U64) -> None:
@@ -214,6 +217,7 @@ class Judge:
     def finish(self) -> list[Finding]:
         """Report everything that is still outstanding; the findings of the whole run."""
         self.flush()
+        self.exact.overruns()
         for finding in self.exact.outstanding():
             self._report(finding)
         return self.findings

@@ -287,6 +287,7 @@ class Batch:
     def _judge(self, records: Rec) -> None:
         s = self.s
         _need(records["pe"] < len(s.pes), "PE")
+        _need(not any(s.cq_wait) or (s.c_prod - s.c_ci < s.c_depth), "full CQ")
         # by kind, and by ID where it is an AXI record; stable, so each part stays in the order of the stream
         kind = records["kind"].astype(np.uint16)
         axi = (kind >= Kind.AXI_R) & (kind <= Kind.AXI_B)
@@ -976,7 +977,11 @@ class Batch:
         _need((r.addr & np.uint64(~63 & _ALL_ONES)) + lane.astype(np.uint64) == address, "slot")
         ones = np.where(stride == 64, np.uint64(_ALL_ONES), np.uint64(0xFFFFFFFF) << lane.astype(np.uint64))
         _need((r.aux0 == ones) & (r.aux1 == stride.astype(np.uint64)) & (r.len == 1), "CQE strobes")
-        _need(number - _latest(dc, cq.pos, ci, c, r.pos, s.c_ci[c]) < depth, "CQ room")
+        used = number - _latest(dc, cq.pos, ci, c, r.pos, s.c_ci[c])
+        _need(used < depth, "CQ room")
+        if any(s.cq_wait):
+            limited = np.array(s.cq_wait) > 0
+            _need(~limited[r.pe] | (used + 1 < depth), "full CQ with a limit of waiting")
         # ---- content
         v1 = s.q_version[g] == 1
         w = q.words.astype(np.int64)

@@ -405,6 +405,7 @@ class Exact:
         s.q_ret[g] = idx + 1
         s.q_ce_done[g] = s.w_ceno[s.row(g, idx)]
         self._count(pe, Cnt.CQE)
+        self._watch_room(c, self._time)
         if code == CqeError.FLUSH:
             self._count(pe, Cnt.FLUSH)
             s.q_flush[g] = True
@@ -535,10 +536,50 @@ class Exact:
             self._find(Check.DB_AMBIGUOUS, pe, "CQ doorbell",
                        f"at most CQE {prod}, or no completion on its way", f"next_cid {cid}", g)  # fmt: skip
         elif verdict == rules.CqDbVerdict.ACCEPTED:
+            self._wait_over(c, pe, cid != ci)
             s.c_ci[c] = ci + (cid - ci) % (1 << 23)
         else:
             beyond = verdict == rules.CqDbVerdict.BEYOND
             self._count(pe, Cnt.DB_CQ_BEYOND if beyond else Cnt.DB_CQ_BACKWARD)
+
+    def _watch_room(self, c: int, now: int) -> None:
+        """With cq_wait: note since when a completion waits for room in a CQ (nic.md 6)."""
+        s = self.s
+        if not s.cq_wait[int(s.c_pe[c])] or s.c_ignore[c] or s.c_since[c] >= 0:
+            return
+        full = s.c_prod[c] - s.c_ci[c] >= s.c_depth[c]
+        if full and any(self._completing(q) > s.q_ret[q] for q in np.flatnonzero(s.q_cq == c).tolist()):
+            s.c_since[c] = now
+
+    def _wait_over(self, c: int, pe: int, moved: bool) -> None:
+        """Room comes, or the test ends: whether the CQ went into overrun before."""
+        s = self.s
+        since, limit = int(s.c_since[c]), s.cq_wait[pe]
+        if since < 0 or s.c_dead[c]:
+            return
+        waited = max(self._time, s.cycle) - since
+        if waited > limit + SETTLE:
+            self._count(pe, Cnt.CQ_OVERRUN)
+            s.asyncs[pe].append((AsyncKind.CQ_OVERRUN, int(s.c_cqn[c])))
+            self._cq_overrun(c)
+        elif waited > limit:
+            self._find(Check.DB_AMBIGUOUS, pe, f"room in CQ {int(s.c_cqn[c])}",
+                       f"well before or after {limit} cycles", f"after {waited} cycles")  # fmt: skip
+        elif moved:
+            s.c_since[c] = -1
+
+    def overruns(self) -> None:
+        """CQs whose completions have waited too long by now."""
+        for c in np.flatnonzero(self.s.c_since >= 0).tolist():
+            self._wait_over(c, int(self.s.c_pe[c]), False)
+
+    def discards(self, pe: int) -> int:
+        """Completions of a PE that overrun CQs swallowed; how many of them were flushed is open."""
+        s = self.s
+        lost = (s.q_pe == pe) & (s.q_cq >= 0) & s.c_dead[s.q_cq]
+        if lost.any():
+            self.loose |= {(pe, int(n)) for n in (Cnt.FLUSH, Cnt.CQ_OVERRUN)}
+        return int((s.q_pi - s.q_ret)[lost].sum())
 
     def _csr(self, pe: int, addr: int, data: int, strobe: int) -> None:
         s = self.s
@@ -566,6 +607,7 @@ class Exact:
             c = int(s.cq_lut[pe, index])
             if c >= 0 and s.c_dead[c]:
                 s.c_dead[c] = False
+                s.c_since[c] = -1
                 s.c_prod[c] = s.c_ci[c] = s.c_start[c]
         elif obj == 3 and op == 1 and index in s.mrs[pe] and not int(s.stage[pe, 2]) >> 24 & 1:
             s.drop_mr(pe, index)
@@ -845,6 +887,7 @@ class Exact:
             return
         if kind == 0:
             s.q_ack[g] = c + 1
+            self._watch_room(int(s.q_cq[g]), self._time)
             return
         s.q_ack[g] = c
         if kind == 1:

@@ -233,6 +233,9 @@ class State:
         self.c_ci = self.c_prod.copy()
         self.c_ts = np.zeros(nc, np.int64)  # time stamp of the last CQE
         self.c_dead = np.zeros(nc, np.bool_)  # overrun: takes no CQE
+        self.c_since = np.full(
+            nc, -1, np.int64
+        )  # cycle since which a completion waits for room (cq_wait only)
         self.c_flat = self.memory.flats(self.c_pe, self.c_base, self.c_depth * self.c_stride)
         self.c_order = np.argsort(self.c_flat, kind="stable")
 

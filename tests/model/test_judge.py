@@ -225,6 +225,30 @@ def test_overrun_flushes(exact: bool) -> None:
     assert judge.state.asyncs[q.pe] == [(AsyncKind.SQ_OVERRUN, q.qpn)]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_cq_wait(late: bool) -> None:
+    """With cq_wait a completion without room is lost after that time, with an event and counters; not before."""
+    sim = simulate(one_way=True, qps=1, wqes=40)
+    m = Mutant(sim)
+    m.drop(*[i for i in m.rows(Kind.MMIO_W) if m.rec["addr"][i] & 0xFFF == 16])
+    cqes = m.rows(Kind.AXI_W, 4)
+    m.rec = m.rec[: int(cqes[16])]  # the ring of 16 is full
+    m.insert(0, kind=Kind.MMIO_W, addr=0x050, data=1000, flags=0xFF)
+    stop = int(m.rec["time"][-1])
+    m.insert(m.rec.size, kind=Kind.NOTE)
+    m.rec["time"][-1] = stop + (3000 if late else 100)
+    judge = Judge(sim.configs)
+    judge.feed(m.rec, m.side)
+    counters = judge.expected_counters(0)
+    q = sim.qps[0]
+    assert (counters[Cnt.CQ_OVERRUN], judge.state.asyncs[0]) == (
+        (1, [(AsyncKind.CQ_OVERRUN, q.cq.cqn)]) if late else (0, [])
+    )
+    assert bool(counters[Cnt.CQE_DISCARD]) == late
+    judge.finish()
+    assert (Check.OUTSTANDING in judge.counts) != late
+
+
 def test_async_events() -> None:
     """A popped event must be one that is due."""
     sim = simulate(wqes=6)
