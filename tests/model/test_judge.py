@@ -227,7 +227,7 @@ def test_overrun_flushes(exact: bool) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_cq_wait(late: bool) -> None:
-    """With cq_wait a completion without room is lost after that time, with an event and counters; not before."""
+    """With cq_wait a completion without room is lost after that time, counted; not before."""
     sim = simulate(one_way=True, qps=1, wqes=40)
     m = Mutant(sim)
     m.drop(*[i for i in m.rows(Kind.MMIO_W) if m.rec["addr"][i] & 0xFFF == 16])
