@@ -1,4 +1,5 @@
-// Types that the stages of the data path hand to each other, and byte order of the wire.
+// Types that the stages of the data path hand to each other, and byte order of the wire. Wide data stands last in its
+// struct, on a word border, which a simulator copies faster.
 package dp_pkg;
   import rnic_pkg::*;
 
@@ -16,16 +17,16 @@ package dp_pkg;
   } realign_cmd_t;
 
   typedef struct packed {
-    data_t data;                 // lanes without strobe are zero
-    strb_t strb;
     logic  page_end;             // last beat of the packet or of its 4 KiB page
     logic  last;
+    strb_t strb;
+    data_t data;                 // lanes without strobe are zero
   } realign_beat_t;
 
   /// payload of a packet on its way to the framer; lanes behind the last byte are zero
   typedef struct packed {
-    data_t data;
     logic  last;
+    data_t data;
   } pay_beat_t;
 
   /// IP header to last extended header, ready to send

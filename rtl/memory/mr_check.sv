@@ -107,12 +107,13 @@ module mr_check
     endcase
   end
 
-  // va >= base and (va - base) + len <= length; the programmed length never reaches beyond 2^64
+  // va >= base and (va - base) + len <= length; the programmed length never reaches beyond 2^64. Below the base the
+  // difference borrows into bit 64, and is larger than what any region with a base leaves.
   assign key_ok   = s1_mr_valid_q && s1_q.index[23:MrW] == '0 &&
                     s1_q.tag == (s1_q.remote ? region.rtag : region.ltag);
   assign offset   = {1'b0, s1_q.va} - {1'b0, region.base};
   assign past     = {1'b0, offset} + 66'(s1_q.len);
-  assign range_ok = !offset[64] && past <= {1'b0, region.length};
+  assign range_ok = past <= {1'b0, region.length};
 
   logic unused_ctx;
   assign unused_ctx = ^ctx_i;  // only the region fields are used here

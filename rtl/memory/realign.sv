@@ -38,7 +38,7 @@ module realign
 
   typedef struct packed {
     logic       out;             // gives an output beat
-    logic       alone;           // one beat in, one beat out: lanes that wrapped count as well
+    logic       alone;           // one beat in, one beat out: it is its own beat before
     logic       page_end;
     logic       first;
     logic       last;
@@ -61,7 +61,7 @@ module realign
 
   slot_tag_t        s0, s1_q;
   logic             s1_valid_q;
-  data_t            prev_q, rotated, low;
+  data_t            prev_q, older;
   logic             out_ready;
   logic [2:0]       out_cnt;
   realign_beat_t    beat;
@@ -121,26 +121,19 @@ module realign
   end
 
   // ------------------------------------------------------------------ lanes
-  function automatic data_t rotate(input data_t d, input logic [5:0] lanes);
-    if (lanes == '0) return d;
-    return (d << {lanes, 3'b0}) | (d >> {7'd64 - 7'(lanes), 3'b0});
-  endfunction
-
   function automatic data_t lanes_of(input strb_t strb);
     data_t mask;
     for (int unsigned i = 0; i < DataBytes; i++) mask[8*i+:8] = {8{strb[i]}};
     return mask;
   endfunction
 
-  // lanes below rot come from the beat before (they wrapped), the others from this one
+  // this beat moves up by rot lanes; what falls off the top of the beat before fills the lanes below
   always_comb begin
-    rotated = '0;
-    low     = '0;
-    beat    = '0;
+    older = s1_q.alone ? rd_data_i : prev_q;
+    beat  = '0;
     if (s1_valid_q) begin
-      rotated       = rotate(rd_data_i, s1_q.rot);
-      low           = {DataW{1'b1}} << {s1_q.rot, 3'b0};
-      beat.data     = (s1_q.alone || s1_q.rot == '0) ? rotated : (rotated & low) | (prev_q & ~low);
+      if (s1_q.rot == '0) beat.data = rd_data_i;
+      else beat.data = (rd_data_i << {s1_q.rot, 3'b0}) | (older >> {7'd64 - 7'(s1_q.rot), 3'b0});
       beat.strb     = '1;
       beat.page_end = s1_q.page_end;
       beat.last     = s1_q.last;
@@ -152,7 +145,7 @@ module realign
 
   always_ff @(posedge clk_i) begin
     if (go) s1_q <= s0;
-    if (s1_valid_q) prev_q <= rotated;
+    if (s1_valid_q) prev_q <= rd_data_i;
   end
 
   fifo #(.T(realign_beat_t), .Depth(OutDepth)) i_out (

@@ -28,9 +28,9 @@ module rx_strip
 );
   localparam int unsigned EthW = 8 * 14;
   typedef struct packed {
-    data_t data;
-    strb_t keep;
     logic  last;
+    strb_t keep;
+    data_t data;
   } link_t;
 
   link_t                 link, link_in;

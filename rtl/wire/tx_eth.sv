@@ -36,9 +36,9 @@ module tx_eth
   typedef struct packed {
     qp_t   qpi;
     logic  is_rsp;
-    data_t data;
-    strb_t keep;
     logic  last;
+    strb_t keep;
+    data_t data;
   } link_t;
 
   logic              tail_q, out_ready, spills;

@@ -1,4 +1,4 @@
-"""Driver of tests/blocks/sv/datapath_bench.sv; frames built by hand from wire.md, ICRC by the library's CRC."""
+"""Driver of tests/blocks/sv/datapath_bench.sv; frames built by hand from wire.md, ICRC by the library."""
 
 import random
 import struct
