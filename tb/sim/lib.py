@@ -1,6 +1,8 @@
-"""SimLib: what Python does with the C++ testbench (memory, MMIO, watches, records, knobs) inside a simulation.
+"""SimLib: what Python does with the C++ testbench (memory, MMIO, watches, records, knobs) inside a
+simulation.
 
-Python and C++ share one process, so memory and records are numpy views without a copy, and a call is a plain function call.
+Python and C++ share one process, so memory and records are numpy views without a copy, and a call is a
+plain function call.
 Python sleeps in :meth:`SimLib.wake` until the C++ side has a reason; it never runs per cycle.
 """
 
@@ -125,7 +127,9 @@ def _view(address: int, size: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 class SimLib:
-    """The testbench of one simulation. One instance per test; ``dut`` is cocotb's top handle (its ``evt_i`` wakes us)."""
+    """The testbench of one simulation. One instance per test; ``dut`` is cocotb's top handle (its ``evt_i``
+    wakes us).
+    """
 
     def __init__(self, dut: Any) -> None:
         self._lib = _load()
@@ -149,7 +153,7 @@ class SimLib:
         self._regions = [[] for _ in range(self.n_pes)]
         self._ctl[_Ctl.EVENT_WAKES] = 1
 
-    # ------------------------------------------------------------------------------------------------------------ time
+    # --------------------------------------------------------------------------------------------------- time
     @property
     def cycle(self) -> int:
         """Rising clock edges since the start of the simulation."""
@@ -161,7 +165,8 @@ class SimLib:
         return int(self._ctl[_Ctl.WAKEUPS])
 
     async def wake(self) -> Reason:
-        """Sleeps until the C++ side has a reason and returns it; returns at once where one came since the last call.
+        """Sleeps until the C++ side has a reason and returns it; returns at once where one came since the
+        last call.
 
         One task may sleep here. Raises SimStalled when the watchdog fired.
         """
@@ -174,12 +179,16 @@ class SimLib:
         return reasons
 
     def set_deadline(self, cycle: int | None) -> None:
-        """Wakes with Reason.DEADLINE at that cycle (None: never). There is one deadline; a new one replaces it."""
+        """Wakes with Reason.DEADLINE at that cycle (None: never). There is one deadline; a new one replaces
+        it.
+        """
         self._ctl[_Ctl.DEADLINE] = NEVER if cycle is None else cycle
 
     @property
     def stall_limit(self) -> int:
-        """Cycles without a record or Python activity after which wake() raises SimStalled; 0: never (the default)."""
+        """Cycles without a record or Python activity after which wake() raises SimStalled; 0: never (the
+        default).
+        """
         return int(self._ctl[_Ctl.STALL_LIMIT])
 
     @stall_limit.setter
@@ -201,13 +210,17 @@ class SimLib:
         self._ctl[_Ctl.RST_N] = level
         self._log(Op.RESET, 0, level, int(self._ctl[_Ctl.ACTIVE]))
 
-    # ---------------------------------------------------------------------------------------------------------- memory
+    # ------------------------------------------------------------------------------------------------- memory
     def add_region(self, pe: int, base: int, size: int, fill: int = 0) -> None:
-        """Gives PE ``pe`` memory at [base, base + size), filled with a byte. Raises ValueError where that cannot be."""
+        """Gives PE ``pe`` memory at [base, base + size), filled with a byte. Raises ValueError where that
+        cannot be.
+        """
         self._check_pe(pe)
         code = self._lib.tb_add_region(pe, base, size, fill)
         if code:
-            cause = {1: "is empty or ends beyond 2**64", 2: "overlaps another region", 3: "cannot be mapped"}[code]
+            cause = {1: "is empty or ends beyond 2**64", 2: "overlaps another region", 3: "cannot be mapped"}[
+                code
+            ]
             raise ValueError(f"region {base:#x} + {size:#x} of PE {pe} {cause}")
         view: Bytes = _view(self._lib.tb_pointer(pe, base, size), size, np.uint8)
         public = view[:]
@@ -226,7 +239,9 @@ class SimLib:
         raise UnmappedAccess(f"[{addr:#x}, +{length:#x}) of PE {pe} is not inside one region")
 
     def memory(self, pe: int, addr: int, length: int) -> Bytes:
-        """Read-only view of bytes, shape (length,): shows what the NIC writes later. Raises UnmappedAccess."""
+        """Read-only view of bytes, shape (length,): shows what the NIC writes later. Raises
+        UnmappedAccess.
+        """
         base, _, _, view = self._find(pe, addr, length)
         return view[addr - base : addr - base + length]
 
@@ -240,14 +255,18 @@ class SimLib:
             self._log(Op.STORE, pe, addr, data=source.tobytes())
 
     def dirty(self, pe: int, clear: bool = False) -> npt.NDArray[np.uint64]:
-        """Base addresses of the 4 KiB pages that NIC writes or stores touched, ascending; ``clear`` forgets them."""
+        """Base addresses of the 4 KiB pages that NIC writes or stores touched, ascending; ``clear`` forgets
+        them.
+        """
         count = self._lib.tb_dirty(pe, None, 0, False)
         pages = np.zeros(count, np.uint64)
         self._lib.tb_dirty(pe, pages.ctypes.data, count, clear)
         return pages
 
     def add_error(self, pe: int, addr: int, length: int, on: str = "rw", resp: int = 2) -> None:
-        """NIC accesses that touch the range answer ``resp`` (2 SLVERR, 3 DECERR); a failing write with SLVERR writes nothing."""
+        """NIC accesses that touch the range answer ``resp`` (2 SLVERR, 3 DECERR); a failing write with
+        SLVERR writes nothing.
+        """
         if not set(on) <= {"r", "w"} or not on or resp not in (2, 3):
             raise ValueError(f"add_error(on={on!r}, resp={resp})")
         self._lib.tb_add_error(pe, addr, length, "r" in on, "w" in on, resp)
@@ -256,9 +275,11 @@ class SimLib:
         """Forgets all error ranges of the PE."""
         self._lib.tb_clear_errors(pe)
 
-    # --------------------------------------------------------------------------------------------------------- watches
+    # ------------------------------------------------------------------------------------------------ watches
     def watch(self, pe: int, addr: int, length: int, hits: int = 1) -> int:
-        """Arms a one-shot watch: fires after ``hits`` NIC write beats into [addr, addr + length) became visible."""
+        """Arms a one-shot watch: fires after ``hits`` NIC write beats into [addr, addr + length) became
+        visible.
+        """
         self._check_pe(pe)
         number: int = self._lib.tb_watch(pe, addr, length, hits)
         if not number:
@@ -279,9 +300,11 @@ class SimLib:
             if count < len(self._fired):
                 return result
 
-    # ------------------------------------------------------------------------------------------------------------ MMIO
+    # --------------------------------------------------------------------------------------------------- MMIO
     def mmio_write(self, pe: int, addr: int, data: int, strb: int = 0xFF) -> bool:
-        """Posts a 64-bit write to the BAR. False: the mailbox is full; Reason.MAILBOX comes when it has room again."""
+        """Posts a 64-bit write to the BAR. False: the mailbox is full; Reason.MAILBOX comes when it has
+        room again.
+        """
         done: bool = self._lib.tb_mmio_write(pe, addr, data, strb)
         if done:
             self._log(Op.WRITE, pe, addr, data, strb)
@@ -295,7 +318,9 @@ class SimLib:
         return ticket
 
     def result(self, ticket: int) -> int | None:
-        """Data of a read, handed out once; None: not there yet. Raises OSError where the NIC did not answer OKAY."""
+        """Data of a read, handed out once; None: not there yet. Raises OSError where the NIC did not answer
+        OKAY.
+        """
         data, resp = self._result
         if not self._lib.tb_mmio_result(ticket, ctypes.addressof(data), ctypes.addressof(resp)):
             return None
@@ -312,7 +337,9 @@ class SimLib:
         return int(self._lib.tb_mmio_bad_responses(pe))
 
     async def read(self, pe: int, addr: int) -> int:
-        """Reads the BAR and waits for the answer, polling every few cycles: for set-up and checks, not for hot paths."""
+        """Reads the BAR and waits for the answer, polling every few cycles: for set-up and checks, not for
+        hot paths.
+        """
         while not (ticket := self.mmio_read(pe, addr)):
             await self.cycles(8)
         while (data := self.result(ticket)) is None:
@@ -326,7 +353,7 @@ class SimLib:
         while self.mmio_pending(pe):
             await self.cycles(4)
 
-    # ------------------------------------------------------------------------------------------------------------ link
+    # --------------------------------------------------------------------------------------------------- link
     def set_mac(self, pe: int, mac: int) -> None:
         """The link delivers packets to this MAC (bits 47:40 first on the wire) to PE ``pe``."""
         self._check_pe(pe)
@@ -347,14 +374,17 @@ class SimLib:
         """Packets that had no route."""
         return int(self._ctl[_Ctl.LINK_DROPPED])
 
-    # --------------------------------------------------------------------------------------------------------- records
+    # ------------------------------------------------------------------------------------------------ records
     def drain(self) -> npt.NDArray[np.void]:
-        """All records since the last call, as a copy (dtype RECORD). Their bytes stay valid until the next call.
+        """All records since the last call, as a copy (dtype RECORD). Their bytes stay valid until the next
+        call.
 
         Raises RecordOverflow where any were lost.
         """
         if self._ctl[_Ctl.OVERFLOW]:
-            raise RecordOverflow(f"{int(self._ctl[_Ctl.OVERFLOW])} records or byte blocks were lost before cycle {self.cycle}")
+            raise RecordOverflow(
+                f"{int(self._ctl[_Ctl.OVERFLOW])} records or byte blocks were lost before cycle {self.cycle}"
+            )
         head, tail, size = int(self._ctl[_Ctl.REC_HEAD]), self._rec_next, len(self._ring)
         first, last = tail % size, head % size
         if head - tail == 0:
@@ -370,7 +400,9 @@ class SimLib:
         return records
 
     def payload(self, record: np.void) -> Bytes:
-        """Read-only view of the bytes of a record of the last drain(), shape (len,) (64 for AXI_W with ID 4)."""
+        """Read-only view of the bytes of a record of the last drain(), shape (len,) (64 for AXI_W with ID
+        4).
+        """
         length = 64 if record["kind"] == 7 else int(record["len"])
         start = int(record["off"]) % len(self.side)
         return self.side[start : start + length]
@@ -384,11 +416,12 @@ class SimLib:
         """FAULT records so far."""
         return int(self._ctl[_Ctl.FAULTS])
 
-    # ----------------------------------------------------------------------------------------------------------- knobs
+    # -------------------------------------------------------------------------------------------------- knobs
     def set_knob(self, name: str, value: int, pe: int | None = None) -> None:
         """Sets a knob of memory, link or mailbox (tb/cpp/tb.h lists them) for one PE or all.
 
-        Probabilities are in 1/65536, times in cycles. ``seed`` starts all generators anew (default: the test's seed).
+        Probabilities are in 1/65536, times in cycles. ``seed`` starts all generators anew (default: the
+        test's seed).
         Raises ValueError on an unknown name.
         """
         if name == "seed":
@@ -403,7 +436,7 @@ class SimLib:
         """Whether a rising event_o wakes Python (default: yes)."""
         self._ctl[_Ctl.EVENT_WAKES] = int(on)
 
-    # ------------------------------------------------------------------------------------------------------- recording
+    # ---------------------------------------------------------------------------------------------- recording
     def record(self) -> Workload:
         """From now on every action goes into the returned workload, which the bare loop can run again.
 

@@ -1,23 +1,26 @@
 """The record stream of the testbench: one totally ordered sequence for all PEs, 64 bytes a record.
 
-Written by tb/cpp/records.cpp; ``off`` is an absolute offset into the side buffer, which holds a record's bytes contiguously
+Written by tb/cpp/records.cpp; ``off`` is an absolute offset into the side buffer, which holds a record's
+bytes contiguously
 at ``off % size``. Times are cycles: rising clock edges since the start of the simulation.
 
-===========  ==========================================================================================================
+===========  ================================================================================================
 STORE        ``addr``, ``len``, bytes: a store by a program or the host (long ones are split)
 TXPKT        ``len``, bytes: packet sent by the NIC; ``aux0`` cycle of its first beat, ``time`` of its last
 RXPKT        the same for a packet received
 MMIO_W       ``addr``, ``data``, ``flags`` strobe; pushed when address and data are both accepted
 MMIO_R       ``addr``, ``data``, ``flags`` response
 AXI_R        ``id``, ``addr``, ``len`` beats, ``flags`` worst response, ``aux0`` cycle of AR; pushed at RLAST
-AXI_W        ``id``, ``addr``, ``len`` beats, ``aux0`` strobe of the first beat, ``aux1`` strobed bytes in all; ID 4 has the
+AXI_W        ``id``, ``addr``, ``len`` beats, ``aux0`` strobe of the first beat, ``aux1`` strobed bytes in
+             all; ID 4 has the
              64 bytes of beat 0 at ``off``; pushed at WLAST
 AXI_B        ``id``, ``flags`` response
-COMMIT       ``id``, ``addr``, ``len`` bytes written, ``flags`` response to come: a write burst became visible in memory
+COMMIT       ``id``, ``addr``, ``len`` bytes written, ``flags`` response to come: a write burst became
+             visible in memory
 EVENT        ``flags`` new level of event_o
 NOTE         ``data``, ``aux0``, ``aux1``: from Python
 FAULT        ``data`` a code of :class:`Fault`, ``addr``, ``id``, ``aux0``: what no correct NIC or test does
-===========  ==========================================================================================================
+===========  ================================================================================================
 
 In one cycle the order is: what became visible in memory, then responses, then requests, then packets sent.
 """

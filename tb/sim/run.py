@@ -1,6 +1,7 @@
 """Launches one simulation process with a cocotb test module and reads its verdict.
 
-``python -m tb.sim.run tests/nic/test_write.py::test_one`` is not a thing: tests run through pytest (tests/conftest.py). This
+``python -m tb.sim.run tests/nic/test_write.py::test_one`` is not a thing: tests run through pytest
+(tests/conftest.py). This
 module is what the plugin, ``make sim`` and the benchmarks call.
 """
 
@@ -21,7 +22,12 @@ from pathlib import Path
 from tb.sim.build import ROOT
 
 #: first lines of a log that name the cause of a failure, most telling first
-_CAUSES = (r"%Error", r"^(error|fatal):", r"^\S*(Error|Exception)\b.*:", r"(?i)segmentation fault|assertion .* failed")
+_CAUSES = (
+    r"%Error",
+    r"^(error|fatal):",
+    r"^\S*(Error|Exception)\b.*:",
+    r"(?i)segmentation fault|assertion .* failed",
+)
 #: how long a process that was asked to stop may write waves and coverage, seconds
 _GRACE = 20.0
 
@@ -30,7 +36,8 @@ _GRACE = 20.0
 class Outcome:
     """Verdict of one simulation process.
 
-    ``error`` is None for a pass, else one line that says why; ``tests`` counts results in the XML file, ``sim_ns`` is the
+    ``error`` is None for a pass, else one line that says why; ``tests`` counts results in the XML file,
+    ``sim_ns`` is the
     simulated time of the last of them and ``wall_s`` the time of the whole process.
     """
 
@@ -56,7 +63,9 @@ def _libpython() -> str:
 def environment(
     module: str, toplevel: str, seed: int, results: Path, test_filter: str | None, path: Sequence[Path] = ()
 ) -> dict[str, str]:
-    """Environment of a simulator process that runs the cocotb tests of ``module`` that match ``test_filter``."""
+    """Environment of a simulator process that runs the cocotb tests of ``module`` that match
+    ``test_filter``.
+    """
     import cocotb_tools.config
 
     env = dict(os.environ)
@@ -101,8 +110,10 @@ def run(
 ) -> Outcome:
     """Runs one process to its end and judges it. ``out`` is the directory of sim.log and results.xml.
 
-    ``test`` is the exact name of one cocotb test (with its parameters); None runs all of the module. ``wave_window`` is in
-    ns; ``path`` goes in front of PYTHONPATH. A process that exceeds ``timeout`` seconds of wall clock is asked to stop, so that waves are complete, then killed.
+    ``test`` is the exact name of one cocotb test (with its parameters); None runs all of the module.
+    ``wave_window`` is in
+    ns; ``path`` goes in front of PYTHONPATH. A process that exceeds ``timeout`` seconds of wall clock is
+    asked to stop, so that waves are complete, then killed.
     """
     out.mkdir(parents=True, exist_ok=True)
     results, log = out / "results.xml", out / "sim.log"
@@ -121,7 +132,9 @@ def run(
     start = time.monotonic()
     expired = False
     with log.open("w") as sink:
-        process = subprocess.Popen(cmd, cwd=out, env=env, stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            cmd, cwd=out, env=env, stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -137,7 +150,9 @@ def run(
             process.wait()
             raise
     wall = time.monotonic() - start
-    return _judge(results, log, process.returncode, f"wall-clock time-out of {timeout:g} s" if expired else None, wall)
+    return _judge(
+        results, log, process.returncode, f"wall-clock time-out of {timeout:g} s" if expired else None, wall
+    )
 
 
 def _judge(results: Path, log: Path, code: int, verdict: str | None, wall: float) -> Outcome:

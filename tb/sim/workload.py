@@ -1,6 +1,8 @@
-"""Recorded workloads: what Python did to the testbench, to be run again by the bare C++ loop (``sim --bare FILE``).
+"""Recorded workloads: what Python did to the testbench, to be run again by the bare C++ loop (``sim --bare
+FILE``).
 
-A workload is recorded while a test runs (:meth:`tb.sim.lib.SimLib.record`) and then holds the cycle of every action, so that
+A workload is recorded while a test runs (:meth:`tb.sim.lib.SimLib.record`) and then holds the cycle of
+every action, so that
 the bare run does the same work in the same cycles; or it is written by hand with watches and waits.
 """
 
@@ -41,7 +43,16 @@ class Workload:
         self._cycle = -1
         self.operations = 0
 
-    def add(self, op: Op, pe: int = 0, a: int = 0, b: int = 0, c: int = 0, data: bytes = b"", at: int | None = None) -> None:
+    def add(
+        self,
+        op: Op,
+        pe: int = 0,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        data: bytes = b"",
+        at: int | None = None,
+    ) -> None:
         """Appends an operation; ``at``: the cycle in which it has to happen."""
         if at is not None and at != self._cycle:
             self._cycle = at
@@ -59,15 +70,30 @@ class Workload:
         path.write_bytes(self._bytes)
 
 
-def run_bare(exe: Path, workload: Path, *, pes: int = 1, seed: int = 1, digest: bool = False) -> dict[str, float]:
+def run_bare(
+    exe: Path, workload: Path, *, pes: int = 1, seed: int = 1, digest: bool = False
+) -> dict[str, float]:
     """Runs a workload in the bare C++ loop.
 
-    Returns cycles, cpu_s, wall_s, records and (with ``digest``) the digest of the record stream. Raises RuntimeError.
+    Returns cycles, cpu_s, wall_s, records and (with ``digest``) the digest of the record stream. Raises
+    RuntimeError.
     """
-    cmd = [str(exe), "--bare", str(workload), "--pes", str(pes), "--seed", str(seed), "--digest", str(int(digest))]
+    cmd = [
+        str(exe),
+        "--bare",
+        str(workload),
+        "--pes",
+        str(pes),
+        "--seed",
+        str(seed),
+        "--digest",
+        str(int(digest)),
+    ]
     cmd += ["+verilator+rand+reset+2", f"+verilator+seed+{seed % (2**31 - 1) + 1}"]
     done = subprocess.run(cmd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"bare run failed ({done.returncode}): {(done.stderr or done.stdout).strip()[:500]}")
+        raise RuntimeError(
+            f"bare run failed ({done.returncode}): {(done.stderr or done.stdout).strip()[:500]}"
+        )
     result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return result

@@ -98,20 +98,20 @@ module axi4_checker #(
   );
 
   /// address of the last byte of a burst, within 4 KiB of the first one's page
-  function automatic logic crosses_4k(input logic [63:0] addr, input logic [7:0] len, input logic [2:0] size);
+  function automatic logic crosses_4k(input logic [11:0] addr, input logic [7:0] len, input logic [2:0] size);
     logic [19:0] first, last;
-    first = 20'(addr[11:0]) >> size << size;
+    first = 20'(addr) >> size << size;
     last = first + ((20'(len) + 20'd1) << size) - 20'd1;
     return last > 20'd4095;
   endfunction
 
   /// lanes of a 64-byte bus that a beat may use
-  function automatic logic [63:0] lanes(input logic [63:0] addr, input logic [2:0] size, input logic first);
+  function automatic logic [63:0] lanes(input logic [5:0] addr, input logic [2:0] size, input logic first);
     logic [5:0] container;
     logic [63:0] mask;
-    container = addr[5:0] >> size << size;
+    container = addr >> size << size;
     mask = size == 3'd6 ? '1 : ((64'd1 << (7'd1 << size)) - 64'd1) << container;
-    return first ? mask & ('1 << addr[5:0]) : mask;
+    return first ? mask & ('1 << addr) : mask;
   endfunction
 
   // ------------------------------------------------------------------ requests
@@ -119,7 +119,7 @@ module axi4_checker #(
     if (rst_ni && awvalid_i) begin
       aw_burst : assert (awburst_i == Incr && awsize_i <= 3'd6)
       else $error("AW burst type %0d, size %0d: INCR of at most 64 bytes a beat expected", awburst_i, awsize_i);
-      aw_4k : assert (!crosses_4k(awaddr_i, awlen_i, awsize_i))
+      aw_4k : assert (!crosses_4k(awaddr_i[11:0], awlen_i, awsize_i))
       else $error("write burst at %h, %0d beats crosses 4 KiB (AXI A3.4.1)", awaddr_i, 9'(awlen_i) + 9'd1);
       if (NicRules) begin
         aw_id : assert (awid_i <= IdLast && awid_i != 4'd0 && awid_i != 4'd1)
@@ -129,7 +129,7 @@ module axi4_checker #(
     if (rst_ni && arvalid_i) begin
       ar_burst : assert (arburst_i == Incr && arsize_i <= 3'd6)
       else $error("AR burst type %0d, size %0d: INCR of at most 64 bytes a beat expected", arburst_i, arsize_i);
-      ar_4k : assert (!crosses_4k(araddr_i, arlen_i, arsize_i))
+      ar_4k : assert (!crosses_4k(araddr_i[11:0], arlen_i, arsize_i))
       else $error("read burst at %h, %0d beats crosses 4 KiB (AXI A3.4.1)", araddr_i, 9'(arlen_i) + 9'd1);
       if (NicRules) begin
         ar_id : assert (arid_i <= IdAtomic)
@@ -177,12 +177,13 @@ module axi4_checker #(
       if (wvalid_i && wready_i) begin
         automatic aw_t aw = aw_fifo[aw_rd_q % MaxOpen];
         automatic logic [63:0] addr = (aw.addr >> aw.size << aw.size) + (64'(w_beat_q) << aw.size);
+        automatic logic [63:0] allowed = lanes(w_beat_q == 8'd0 ? aw.addr[5:0] : addr[5:0], aw.size, w_beat_q == 8'd0);
         w_has_address : assert (aw_rd_q != aw_wr_q)
         else $error("write data without an address");
         w_last : assert (wlast_i == (w_beat_q == aw.len))
         else $error("WLAST %0d at beat %0d of %0d (AXI A3.4.1)", wlast_i, w_beat_q, 9'(aw.len) + 9'd1);
-        w_lanes : assert ((wstrb_i & ~lanes(w_beat_q == 8'd0 ? aw.addr : addr, aw.size, w_beat_q == 8'd0)) == 64'd0)
-        else $error("WSTRB %h outside the lanes of beat %0d of the burst at %h (AXI A3.4.3)", wstrb_i, w_beat_q, aw.addr);
+        w_lanes : assert ((wstrb_i & ~allowed) == 64'd0)
+        else $error("WSTRB %h outside the lanes of beat %0d of the burst at %h", wstrb_i, w_beat_q, aw.addr);
         w_beat_q <= wlast_i ? 8'd0 : w_beat_q + 8'd1;
         if (wlast_i) begin
           aw_rd_q <= aw_rd_q + 1;

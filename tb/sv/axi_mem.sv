@@ -77,7 +77,7 @@ module axi_mem #(
       // the beat first, so that a burst is never answered in the cycle of its address
       if (rvalid_o && rready_i) rvalid_o <= 1'b0;
       if (reads_q != 0 && (!rvalid_o || rready_i)) begin
-        automatic int id, resp, last;
+        automatic int id, resp, last;  // the C side speaks int
         automatic bit [511:0] data;
         if (mem_r(pe_i, id, data, resp, last) != 0) begin
           rid_o    <= IdW'(id);

@@ -52,7 +52,8 @@ module axil_mgr (
   assign awvalid_o = aw_todo_q && aw_wait_q == 0;
   assign wvalid_o  = w_todo_q && w_wait_q == 0;
 
-  always_ff @(posedge clk_i or negedge rst_ni) begin
+  // not always_ff: locals are assigned in nested blocks
+  always @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       open_q    <= 0;
       reading_q <= 1'b0;

@@ -53,7 +53,7 @@ bind tb_nic nic_monitor u_monitor (
   .s_axis_tready,
   .event_o
 );
-`endif
+`endif  // TB_NO_MONITOR
 
 `ifndef TB_NO_CHECKER
 bind tb_nic axi4_checker u_axi4_checker (
@@ -137,4 +137,4 @@ bind tb_nic axis_checker #(
   .tvalid_i(s_axis_tvalid),
   .tready_i(s_axis_tready)
 );
-`endif
+`endif  // TB_NO_CHECKER

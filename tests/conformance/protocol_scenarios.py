@@ -1,4 +1,6 @@
-"""Legal and illegal traffic for the protocol checkers, which stand here as tops. Run by test_protocol.py; not a test file."""
+"""Legal and illegal traffic for the protocol checkers, which stand here as tops. Run by test_protocol.py;
+not a test file.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,10 @@ AXI4 = {
     "write data without an address": [{**_W, "wlast": 1}],
     "WLAST 1 at beat 0 of 2": [{**_AW, "awlen": 1}, {**_W, "wlast": 1}],
     "WLAST 0 at beat 0 of 1": [_AW, {**_W, "wlast": 0}],
-    "outside the lanes of beat 0": [{**_AW, "awsize": 2, "awaddr": 0x1004}, {**_W, "wlast": 1, "wstrb": 0x0F}],
+    "outside the lanes of beat 0": [
+        {**_AW, "awsize": 2, "awaddr": 0x1004},
+        {**_W, "wlast": 1, "wstrb": 0x0F},
+    ],
     "outside the lanes of beat 1": [
         {**_AW, "awsize": 3, "awaddr": 0x1004, "awlen": 1},
         {**_W, "wstrb": 0xF0},
@@ -81,7 +86,10 @@ AXI4 = {
     "write response for ID 3": [_AW, {"awvalid": 0, "bvalid": 1, "bid": 3}],
     "write response for ID 4": [_AW, {**_W, "wlast": 1}, {"wvalid": 0, "bvalid": 1, "bid": 4}],
     "read data for ID 0": [_AR, {"arvalid": 0, "rvalid": 1, "rready": 1, "rid": 0, "rlast": 1}],
-    "RLAST 1 at beat 0": [{**_AR, "arlen": 1}, {"arvalid": 0, "rvalid": 1, "rready": 1, "rid": 1, "rlast": 1}],
+    "RLAST 1 at beat 0": [
+        {**_AR, "arlen": 1},
+        {"arvalid": 0, "rvalid": 1, "rready": 1, "rid": 1, "rlast": 1},
+    ],
     "RLAST 0 at beat 0": [_AR, {"arvalid": 0, "rvalid": 1, "rready": 1, "rid": 1, "rlast": 0}],
 }
 SCENARIOS = {"axis_checker": AXIS, "axil_checker": AXIL, "axi4_checker": AXI4}

@@ -1,9 +1,13 @@
 """The AXI memory model against a byte array.
 
-Sweep: sizes 1 to 64 bytes, lengths 1 to 16 beats, unaligned starts, random strobes, four IDs with several bursts open each;
-quiet, and with stalls, jitter, reordering and commit delay. Stimulus: random bursts; a read of an ID's bytes follows the
-responses to its writes, writes of one ID overlap. Checks: each byte lane read, each response, order within an ID, WLAST to B
-order of visibility, final memory. Timing: one decision a cycle. Does not prove: behaviour on illegal bursts (assertions).
+Sweep: sizes 1 to 64 bytes, lengths 1 to 16 beats, unaligned starts, random strobes, four IDs with several
+bursts open each;
+quiet, and with stalls, jitter, reordering and commit delay. Stimulus: random bursts; a read of an ID's
+bytes follows the
+responses to its writes, writes of one ID overlap. Checks: each byte lane read, each response, order within
+an ID, WLAST to B
+order of visibility, final memory. Timing: one decision a cycle. Does not prove: behaviour on illegal bursts
+(assertions).
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ def lanes(addr: int, size: int, beat: int) -> range:
 
 
 class Master:
-    """Drives the bench at falling edges; the handshakes of a rising edge are decided beside the falling edge before it."""
+    """Drives the bench at falling edges; the handshakes of a rising edge are decided beside the falling
+    edge before it.
+    """
 
     def __init__(self, dut, lib: SimLib, rng: random.Random, lazy: bool) -> None:
         self.dut, self.rng, self.lib = dut, rng, lib
@@ -108,7 +114,9 @@ class Master:
         for a in where:
             if self.inside(a):
                 want[a & 63] = self.reference[a - BASE]
-        assert data == bytes(want), f"ID {ident} {addr:#x} size {size} beat {beat}: {data.hex()} for {want.hex()}"
+        assert data == bytes(want), (
+            f"ID {ident} {addr:#x} size {size} beat {beat}: {data.hex()} for {want.hex()}"
+        )
         assert int(dut.rresp.value) == (0 if any(self.inside(a) for a in where) else 3)
         assert bool(dut.rlast.value) == (beat == beats - 1)
         self.beat[ident] += 1
@@ -184,7 +192,9 @@ async def test_random_bursts(dut, knobs: str) -> None:
                 budget -= 1
                 assert budget, "the memory does not answer"
             if direction == "read" and knobs != "reorder":
-                assert master.id_order == issued, "bursts of different IDs overtook each other without mem_ooo"
+                assert master.id_order == issued, (
+                    "bursts of different IDs overtook each other without mem_ooo"
+                )
             if direction == "read" and knobs == "reorder":
                 master.checked += master.id_order != issued
     assert master.checked > 500

@@ -1,7 +1,9 @@
 """The protocol assertions: each is seen to fail on its violation, and all are silent on legal traffic.
 
-Sweep: every assertion of the three checkers. Stimulus: protocol_scenarios.py, checkers as tops. Checks: the run fails with
-that assertion's message, or passes where the traffic is legal. Timing: none. Does not prove: completeness of the rules.
+Sweep: every assertion of the three checkers. Stimulus: protocol_scenarios.py, checkers as tops. Checks: the
+run fails with
+that assertion's message, or passes where the traffic is legal. Timing: none. Does not prove: completeness
+of the rules.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ CASES = [(top, name) for top, scenarios in SCENARIOS.items() for name in (*scena
 @pytest.mark.parametrize(("top", "name"), CASES)
 def test_assertion(top: str, name: str, tmp_path: Path) -> None:
     """One scenario, one process."""
-    bench = build.Bench.from_dict({"top": top, "sources": [f"tb/sv/{top}.sv", "tb/sv/stable_checker.sv"], "args": ["-Wno-UNUSED"]})
+    bench = build.Bench.from_dict(
+        {"top": top, "sources": [f"tb/sv/{top}.sv", "tb/sv/stable_checker.sv"], "args": ["-Wno-UNUSED"]}
+    )
     outcome = run.run(
         build.build(bench),
         "tests.conformance.protocol_scenarios",

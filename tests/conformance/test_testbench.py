@@ -1,8 +1,11 @@
 """The testbench around a stub NIC.
 
-Sweep: 1 and 2 PEs, with and without stalls, reordering and commit delay. Stimulus: doorbells that make the stub read a
-packet from memory, send it, receive it and write it. Checks: bytes in memory, each record kind with its fields, watches,
-events, deadlines, dirty pages, routing. Timing: latencies are lower bounds. Does not prove: anything about the real NIC.
+Sweep: 1 and 2 PEs, with and without stalls, reordering and commit delay. Stimulus: doorbells that make the
+stub read a
+packet from memory, send it, receive it and write it. Checks: bytes in memory, each record kind with its
+fields, watches,
+events, deadlines, dirty pages, routing. Timing: latencies are lower bounds. Does not prove: anything about
+the real NIC.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from tb.sim.lib import Reason, RecordOverflow, SimLib, SimStalled, UnmappedAcces
 from tb.sim.records import Fault, Kind
 
 PES = [1, 2]
-NIC_RTL = ["tests/conformance/stub_nic.sv"]
+NIC_RTL = ["tests/conformance/stub/rnic.sv"]
 
 DOORBELL = 0x0800_0000
 SRC, DST, CQ = 0x1_0000_0000, 0xFFFF_FFFF_FFF0_0000, 0x2_0000_0000
@@ -105,8 +108,13 @@ async def test_packets_end_to_end(dut, knobs: str) -> None:
             for rec, i in zip(kinds[kind], range(count), strict=True):
                 assert np.array_equal(lib.payload(rec), sent[who, i])
                 assert rec["time"] - rec["aux0"] >= len(sent[who, i]) // 64 - 1
-        assert (kinds[Kind.RXPKT]["time"] > records[(records["kind"] == Kind.TXPKT) & (records["pe"] == frm)]["time"] + 20).all()
-        assert kinds[Kind.MMIO_W]["data"].tolist() == [len(sent[pe, i]) // 64 << 56 | (SRC + i * 4096) for i in range(count)]
+        assert (
+            kinds[Kind.RXPKT]["time"]
+            > records[(records["kind"] == Kind.TXPKT) & (records["pe"] == frm)]["time"] + 20
+        ).all()
+        assert kinds[Kind.MMIO_W]["data"].tolist() == [
+            len(sent[pe, i]) // 64 << 56 | (SRC + i * 4096) for i in range(count)
+        ]
         assert (kinds[Kind.MMIO_W]["addr"] == DOORBELL).all() and (kinds[Kind.MMIO_W]["flags"] == 0xFF).all()
         assert (kinds[Kind.AXI_R]["id"] == 1).all() and len(kinds[Kind.AXI_R]) == count
         assert (kinds[Kind.AXI_R]["time"] - kinds[Kind.AXI_R]["aux0"] >= 20).all()
@@ -130,7 +138,9 @@ async def test_packets_end_to_end(dut, knobs: str) -> None:
 
 @cocotb.test()
 async def test_mmio_reads_and_order(dut) -> None:
-    """A read comes after all earlier writes; a full mailbox refuses and wakes; answers belong to their tickets."""
+    """A read comes after all earlier writes; a full mailbox refuses and wakes; answers belong to their
+    tickets.
+    """
     lib = await start(dut)
     posted = 0
     while lib.mmio_write(0, 0x100, posted):
@@ -220,7 +230,10 @@ async def test_errors_and_faults(dut) -> None:
     records = lib.drain()
     assert records[records["kind"] == Kind.AXI_B]["flags"].tolist() == [3]
     faults = records[records["kind"] == Kind.FAULT]
-    assert faults["data"].tolist() == [Fault.WILD_WRITE] * 2 and faults["addr"].tolist() == [0x5_0000_0000, 0x5_0000_0040]
+    assert faults["data"].tolist() == [Fault.WILD_WRITE] * 2 and faults["addr"].tolist() == [
+        0x5_0000_0000,
+        0x5_0000_0040,
+    ]
 
     # a region that ends in mid-beat: bytes inside are written, the response is OKAY, the rest is a fault
     lib.add_region(0, 0x5_0000_0000, 100)
@@ -241,7 +254,9 @@ async def test_errors_and_faults(dut) -> None:
     assert np.array_equal(lib.memory(0, DST, 192), before)
     lib.clear_errors(0)
 
-    lib.mmio_write(0, DOORBELL, 1 << 56 | 0x7_0000_0000)  # reads nowhere: poison goes out as a packet without a route
+    lib.mmio_write(
+        0, DOORBELL, 1 << 56 | 0x7_0000_0000
+    )  # reads nowhere: poison goes out as a packet without a route
     await lib.cycles(200)
     records = lib.drain()
     reads = records[records["kind"] == Kind.AXI_R]
@@ -311,7 +326,9 @@ async def test_record_overflow_is_an_error(dut) -> None:
 
 @cocotb.test()
 async def test_side_buffer_wraps(dut) -> None:
-    """Bytes of records stay contiguous and right across the end of the side buffer, and valid until the next drain."""
+    """Bytes of records stay contiguous and right across the end of the side buffer, and valid until the
+    next drain.
+    """
     lib = await start(dut)
     rng = seeded()
     lib.drain()

@@ -1,6 +1,8 @@
-"""A recorded run again in the bare C++ loop: the same work in the same cycles; and what our main costs beside it.
+"""A recorded run again in the bare C++ loop: the same work in the same cycles; and what our main costs
+beside it.
 
-Sweep: 1 and 2 PEs, two seeds. Stimulus: workload_scenario.py on the stub NIC. Checks: cycles, number and digest of all
+Sweep: 1 and 2 PEs, two seeds. Stimulus: workload_scenario.py on the stub NIC. Checks: cycles, number and
+digest of all
 records. Timing: exact. Does not prove: speed of the real NIC (`make bench`).
 """
 
@@ -16,14 +18,24 @@ from tb.sim import build, run
 from tb.sim.workload import run_bare
 
 MODULE = "tests.conformance.workload_scenario"
-STUB = ["tests/conformance/stub_nic.sv"]
+STUB = ["tests/conformance/stub/rnic.sv"]
 
 
-def recorded(out: Path, test: str, pes: int, seed: int, variant: str = "fast", **env: str) -> tuple[dict[str, float], Path]:
+def recorded(
+    out: Path, test: str, pes: int, seed: int, variant: str = "fast", **env: str
+) -> tuple[dict[str, float], Path]:
     """Runs a scenario; its totals and the executable."""
     exe = build.build(build.nic_bench(pes, STUB), variant)
     outcome = run.run(
-        exe, MODULE, "tb_top", out=out, seed=seed, test=test, pes=pes, extra_env={"CAMHIL_OUT": str(out), **env}, timeout=120
+        exe,
+        MODULE,
+        "tb_top",
+        out=out,
+        seed=seed,
+        test=test,
+        pes=pes,
+        extra_env={"CAMHIL_OUT": str(out), **env},
+        timeout=120,
     )
     assert outcome.error is None, f"{outcome.error} [{outcome.log}]"
     return json.loads((out / "totals.json").read_text()), exe
@@ -49,7 +61,9 @@ def test_digest_tells_runs_apart(tmp_path: Path) -> None:
 
 
 def test_main_costs_little(tmp_path: Path) -> None:
-    """An idle model under main.cpp runs at 0.9 of the bare loop or better: median of five, interleaved, CPU time."""
+    """An idle model under main.cpp runs at 0.9 of the bare loop or better: median of five, interleaved, CPU
+    time.
+    """
     ratios = []
     for i in range(5):
         out = tmp_path / str(i)
@@ -57,5 +71,7 @@ def test_main_costs_little(tmp_path: Path) -> None:
         totals, exe = recorded(out, "idle", 1, 1, "bench", CAMHIL_CYCLES="2000000")
         bare = run_bare(exe, out / "workload.bin")
         ratios.append((bare["cpu_s"] / bare["cycles"]) / (totals["cpu_s"] / totals["cycles"]))
-    print("ratios", [f"{r:.2f}" for r in ratios], f"bare {bare['cpu_s'] / bare['cycles'] * 1e9:.0f} ns a cycle")
+    print(
+        "ratios", [f"{r:.2f}" for r in ratios], f"bare {bare['cpu_s'] / bare['cycles'] * 1e9:.0f} ns a cycle"
+    )
     assert statistics.median(ratios) >= 0.9

@@ -1,6 +1,8 @@
-"""Programs that log what each trigger saw. Run by test_triggers.py under our main and under cocotb's own; not a test file.
+"""Programs that log what each trigger saw. Run by test_triggers.py under our main and under cocotb's own;
+not a test file.
 
-Under cocotb's main the clock comes from cocotb's Clock, under ours from C++. The log starts at 4.5 ns, when both run.
+Under cocotb's main the clock comes from cocotb's Clock, under ours from C++. The log starts at 4.5 ns, when
+both run.
 """
 
 from __future__ import annotations
@@ -113,10 +115,14 @@ async def timers(dut) -> None:
 
 @cocotb.test()
 async def phases(dut) -> None:
-    """ReadWrite, ReadOnly and NextTimeStep behind every kind of wake-up, with writes where they are allowed."""
+    """ReadWrite, ReadOnly and NextTimeStep behind every kind of wake-up, with writes where they are
+    allowed.
+    """
     log = await start(dut)
     for i in range(40):
-        await (RisingEdge(dut.clk_i), FallingEdge(dut.clk_i), Timer(700, "ps"), ValueChange(dut.count_o))[i % 4]
+        await (RisingEdge(dut.clk_i), FallingEdge(dut.clk_i), Timer(700, "ps"), ValueChange(dut.count_o))[
+            i % 4
+        ]
         log("woke")
         dut.d_i.value = (3 * i) & 0xFF
         await ReadWrite()
@@ -230,7 +236,9 @@ async def random_programs(dut) -> None:
                 await Timer(rng.choice((1, 250, 500, 1000, 1500, 2000, 3000)), "ps")
             elif choice == 3:
                 # a value may never change again once the other programs have ended
-                await First(ValueChange(getattr(dut, rng.choice(SIGNALS))), Timer(rng.choice((900, 4000)), "ps"))
+                await First(
+                    ValueChange(getattr(dut, rng.choice(SIGNALS))), Timer(rng.choice((900, 4000)), "ps")
+                )
             elif choice == 4:
                 await NextTimeStep()
             elif choice == 5 and writable:

@@ -15,7 +15,9 @@ from tests.conformance.test_testbench import CQ, DOORBELL, DST, MACS, SRC, packe
 
 @cocotb.test()
 async def recorded(dut) -> None:
-    """Batches of doorbells under random latencies, a few sleeps, some MMIO reads; totals go to a JSON file."""
+    """Batches of doorbells under random latencies, a few sleeps, some MMIO reads; totals go to a JSON
+    file.
+    """
     lib = SimLib(dut)
     workload = lib.record()
     for pe in range(lib.n_pes):
@@ -36,7 +38,9 @@ async def recorded(dut) -> None:
             watches.add(lib.watch((pe + 1) % lib.n_pes, CQ, 1 << 16, hits=4))
             for i in range(4):
                 beats = int(rng.integers(1, 65))
-                lib.store(pe, SRC + i * 4096, packet((pe + 1) % lib.n_pes, DST + i * 4096, beats, CQ + 64 * i, rng))
+                lib.store(
+                    pe, SRC + i * 4096, packet((pe + 1) % lib.n_pes, DST + i * 4096, beats, CQ + 64 * i, rng)
+                )
                 assert lib.mmio_write(pe, DOORBELL, beats << 56 | (SRC + i * 4096))
         while watches:
             reason = await lib.wake()
@@ -53,7 +57,9 @@ async def recorded(dut) -> None:
     count += len(records)
     out = Path(os.environ["CAMHIL_OUT"])
     workload.save(out / "workload.bin")
-    (out / "totals.json").write_text(json.dumps({"cycles": lib.cycle, "records": count, "digest": total, "wakeups": lib.wakeups}))
+    (out / "totals.json").write_text(
+        json.dumps({"cycles": lib.cycle, "records": count, "digest": total, "wakeups": lib.wakeups})
+    )
 
 
 @cocotb.test()
