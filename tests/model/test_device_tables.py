@@ -57,6 +57,7 @@ def test_fields_stand_where_the_device_reads_them() -> None:
             assert not raw[sq : sq + 80].any() and not raw[scq : scq + 56].any()
             assert _u(raw, mr + 16, 4) == pe.heap_lkey
             continue
+        assert _u(raw, mr + 16, 4) == 0, "nobody has another PE's lkey"
         plan = fabric.qps[0, peer, 0]
         assert (_u(raw, sq, 4), _u(raw, sq + 8, 8)) == (plan.qpn, plan.sq_base)
         assert (_u(raw, sq + 16, 4), _u(raw, sq + 20, 4)) == (128, plan.sq_depth)

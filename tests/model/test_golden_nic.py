@@ -122,6 +122,9 @@ def test_cqe_field_by_field(version: int, stride: int, start: int) -> None:
         bench.consume(bench.tail)
     assert bench.counters() == {} and bench.counters(1) == {}
     assert bench.nic.counters[Cnt.WQE] == bench.nic.counters[Cnt.CQE] == 40
+    bench.nic.bar_write(CMD_REG, command(CmdOp.QUERY, CmdObj.QP, bench.plan.qpn))
+    index = (start + 40) % (1 << (14 if version == 1 else 18))
+    assert bench.nic.bar_read(CMD_STAGE + 80) == index << 32 | index
 
 
 @pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])

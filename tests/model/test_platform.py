@@ -241,6 +241,35 @@ def test_two_tasks_behind_a_full_mailbox_stay_in_order() -> None:
     assert core.run_ready() is None
 
 
+class Moody(Scripted):
+    """A mailbox that refuses the calls named in ``refuse``, counted from 0."""
+
+    def __init__(self, refuse: set[int]) -> None:
+        super().__init__(1)
+        self.refuse, self.calls = refuse, 0
+
+    def mmio_write(self, pe: int, addr: int, data: int) -> bool:
+        self.calls += 1
+        return self.calls - 1 not in self.refuse and super().mmio_write(pe, addr, data)
+
+
+@pytest.mark.parametrize("refuse", [{0}, {0, 1}])
+def test_no_write_overtakes_one_that_was_refused(refuse: set[int]) -> None:
+    """Even where room appears between two calls: the order of one PE's writes stands."""
+    backend, order = Moody(refuse), []
+
+    async def task(number: int) -> None:
+        order.append(number)
+        await mmio_write(number, 0)
+
+    core = Core(backend)
+    core.start(0, task(0))
+    core.start(0, task(1))
+    while core.run_ready() is not None:
+        pass
+    assert [entry[2] for entry in backend.log] == order
+
+
 def test_spawn_join_and_time() -> None:
     """Spawn join and time."""
     backend = Scripted()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pymodel.device import Pe
-from pymodel.platform import PostInfo
+from pymodel.platform import PostInfo, Watch, wait
 from pymodel.runner import Task
 from pymodel.sanitizer import RaceError, RaceSanitizer
 from tests.model.model_programs import SCHEDULES, Schedule, model_run, only
@@ -144,6 +144,22 @@ def test_destination_before_the_put_arrives(access: str, words: str | None) -> N
         caught.value
     )
     assert str(caught.value).endswith("it has not arrived yet")
+
+
+def test_a_view_taken_inside_a_condition_synchronises() -> None:
+    """`Pe.memory` in the condition of a wait is no plain read."""
+
+    async def main(pe: Pe) -> None:
+        src, dst = pe.alloc(64), pe.alloc(64)
+        if pe.rank == 0:
+            await pe.store(src, b"\x01")
+            await pe.put_nbi(dst, src, 1, 1)
+            await pe.quiet(1)
+        else:
+            await pe.sleep(1)
+            await wait((Watch(dst, 1),), None, lambda: bool(pe.memory(dst, 1)[0]))
+
+    assert model_run(main, "lazy").run().problems == []
 
 
 def test_after_the_flag_on_the_same_qp_the_data_is_free() -> None:
