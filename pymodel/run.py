@@ -151,7 +151,8 @@ class CqeCheck(Observer):
         """The slots are still as the poll saw them: the CQ doorbell that frees them comes later."""
         key = (pe, peer, qp)
         plan = self._fabric.qps[key]
-        index = self._tails.get(key, plan.start_cq)
+        # at the first poll the driver's cell still says where an earlier run on the same fabric ended
+        index = self._tails[key] if key in self._tails else self._qp(pe, peer, qp).cq_tail
         self._tails[key] = tail
         if plan.ignore_overrun or index == tail:
             return
