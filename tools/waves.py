@@ -23,8 +23,8 @@ import pywellen
 from vcd.gtkw import GTKWSave
 
 ROOT = Path(__file__).resolve().parent.parent
-# A scope with these two ports is a NIC, whatever is above it.
-NIC_PORTS = ("s_axil_awvalid", "m_axis_tvalid")
+# A scope with these ports in these directions is a NIC, whatever is above it (monitors see them as inputs).
+NIC_PORTS = {"s_axil_awvalid": "Input", "m_axis_tvalid": "Output", "m_axi_arvalid": "Output"}
 # Station: pattern of the signals' names, relative to the NIC. Wrappers' ports before what is inside.
 GROUPS: tuple[tuple[str, str], ...] = (
     ("host port", r"(s_axil_\w+|event_o)"),
@@ -39,8 +39,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("completion", r"i_requester\.(cqe_\w+|db_cq_\w+|cq_event_\w+)"),
     ("memory port", r"m_axi_\w+"),
 )
-# Every station has the same two; they stand once, at the top.
-COMMON = re.compile(r"(^|\.)(clk_i|rst_ni)$")
+# Every station has the same two, which stand once, at the top, and the wide broadcast of context commands.
+COMMON = re.compile(r"(^|\.)(clk_i|rst_ni|ctx_i\..*)$")
 
 
 def show(path: Path) -> str:
@@ -67,23 +67,24 @@ def run_named(name: str, seed: int, pes: int, window: str) -> tuple[list[Path], 
     return sorted(path for path in found if path.stat().st_mtime >= started - 1), code
 
 
-def save_file(wave: Path) -> Path:
-    """Write the GTKWave save file beside a waveform; returns its path.
+def save_file(wave: Path) -> tuple[Path, list[str]]:
+    """Write the GTKWave save file beside a waveform.
 
-    Raises ValueError where the waveform holds no NIC and no signal at all.
+    Returns its path and the stations of a NIC for which the waveform has no signal (a NIC of somebody else
+    has other blocks inside). Raises ValueError where the waveform holds no signal at all.
     """
+    missing: list[str] = []
     signals: dict[str, int] = {}
+    ports: dict[str, int] = {}
     for var in pywellen.Waveform(str(wave)).all_vars():
         # Verilator shows the top's ports a second time under $rootio
-        if var.var_type != "Parameter" and not var.full_name.startswith("$rootio."):
-            signals.setdefault(var.full_name, var.bitwidth or 1)
-    nics = [
-        name.removesuffix("." + NIC_PORTS[0])
-        for name in signals
-        if name.endswith("." + NIC_PORTS[0]) and name.replace(*NIC_PORTS) in signals
-    ]
-    # The port of a block inside the NIC may have the same names: the outermost scope is the NIC.
-    nics = sorted(n for n in nics if not any(n.startswith(other + ".") for other in nics if other != n))
+        if var.var_type == "Parameter" or var.full_name.startswith("$rootio."):
+            continue
+        signals.setdefault(var.full_name, var.bitwidth or 1)
+        scope, _, name = var.full_name.rpartition(".")
+        if NIC_PORTS.get(name) == var.direction:
+            ports[scope] = ports.get(scope, 0) + 1
+    nics = sorted(scope for scope, count in ports.items() if count == len(NIC_PORTS))
     if not signals:
         raise ValueError(f"{show(wave)} holds no signal")
     target = wave.with_suffix(".gtkw")
@@ -113,10 +114,13 @@ def save_file(wave: Path) -> Path:
                     # a struct's members are signals below the struct's name
                     wanted = re.compile(pattern + r"(\.\w+)*$")
                     members = [n for n in inside if wanted.match(n[len(nic) + 1 :]) and not COMMON.search(n)]
+                    if not members:
+                        missing.append(f"{nic}: {title}")
+                        continue
                     with save.group(title, closed=True):
                         for name in members:
                             trace(name, name[len(nic) + 1 :])
-    return target
+    return target, missing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,9 +141,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not waves:
         print("waves: no waveform; give TEST=name of a program or of a test that runs a simulation")
         return code or 1
-    saves = [save_file(wave) for wave in waves]
-    for wave, save in zip(waves, saves, strict=True):
+    absent = [str(wave) for wave in waves if not wave.is_file()]
+    if absent:
+        print(f"waves: no such file: {', '.join(absent)}")
+        return 1
+    saves = []
+    for wave in waves:
+        save, missing = save_file(wave)
+        saves.append(save)
         print(f"waves: {show(wave)}\n       {show(save)}")
+        for station in missing:
+            print(f"waves: no signal for {station}")
     viewer = shutil.which("gtkwave")
     if os.environ.get("DISPLAY") and viewer:
         subprocess.Popen([viewer, str(saves[0])], start_new_session=True)
