@@ -1,0 +1,198 @@
+"""Posting and polling by hand: what the device API would not do (full rings, bad WQEs, CQs left alone).
+
+A `RawQp` belongs to one direction of one QP pair. Its coroutines run inside device programs
+(`pymodel.platform`); its indices outlive a program, so that a test can run several, look at the NIC's
+registers between them (`Console`) and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pymodel.formats import cqe, doorbell, wqe
+from pymodel.host.table import WQE_BYTES, Fabric
+from pymodel.nic.context import CmdObj, CmdOp, command_writes
+from pymodel.nic.params import CMD_STATUS, AsyncKind, Cnt, Csr
+from pymodel.platform import Watch, mmio_write, store, wait
+from tb.sim.platform import COUNTERS, Rig
+
+#: offsets in each heap: what is sent, and where it lands
+SOURCE, TARGET = 2 << 20, 8 << 20
+#: bytes of random data behind SOURCE
+POOL = 64 << 10
+FLUSH = 0xFF
+
+
+class RawQp:
+    """SQ and CQ of (pe, peer, qp). ``head``: next WQE, ``tail``: next CQE, both free-running."""
+
+    def __init__(self, rig: Rig, pe: int, peer: int, qp: int = 0) -> None:
+        self.plan = rig.fabric.qps[pe, peer, qp]
+        self.fabric: Fabric = rig.fabric
+        self.head, self.tail = self.plan.start_index, self.plan.start_cq
+        self.cell = rig.lib.memory(pe, self.plan.cq_base, self.plan.cq_depth * self.plan.cq_stride)
+        self.ring = self.cell.reshape(self.plan.cq_depth, self.plan.cq_stride)
+        #: offset of this QP's windows behind SOURCE and TARGET: no two QPs of a PE share one
+        self.window = (qp + 1) * (96 << 10)
+
+    # ------------------------------------------------------------------ requester
+    def fields(self, length: int = 64, at: int = 0, **changes: Any) -> dict[str, Any]:
+        """A good signalled WRITE of ``length`` bytes to offset ``at`` of the QP's window, with changes."""
+        mine, peer = self.fabric.pes[self.plan.pe], self.fabric.pes[self.plan.peer]
+        good = {
+            "msg_opcode": 1, "ds_data_num": 2, "ce": 1, "msg_len": length, "r_len": length, "l_len": length,
+            "laddr": mine.heap_base + SOURCE + at % POOL, "lkey": mine.heap_lkey,
+            "raddr": peer.heap_base + TARGET + self.window + at, "rkey": peer.heap_rkey,
+        }  # fmt: skip
+        return {**good, **changes}
+
+    async def put(self, *items: dict[str, Any]) -> None:
+        """Write WQEs into the ring, without a doorbell. ``wqe_id`` is that of the slot unless given."""
+        for item in items:
+            full = {"wqe_id": wqe.wqe_id_of(self.head, self.plan.version), **item}
+            slot = self.plan.sq_base + self.head % self.plan.sq_depth * WQE_BYTES
+            await store(slot, wqe.pack(full, self.plan.version).reshape(-1), True)
+            self.head += 1
+
+    async def ring_sq(self, head: int | None = None) -> None:
+        """The SQ doorbell."""
+        data = doorbell.sq_encode(self.head if head is None else head, self.plan.qpn, self.plan.version)
+        await mmio_write(self.address(doorbell_offset=0), int(data))
+
+    async def post(self, *items: dict[str, Any]) -> None:
+        """Write WQEs and announce them with one doorbell."""
+        await self.put(*items)
+        await self.ring_sq()
+
+    def address(self, doorbell_offset: int) -> int:
+        """BAR address of a doorbell of this QP."""
+        return self.fabric.config.params.db_address(self.plan.qpn, doorbell_offset)
+
+    # ------------------------------------------------------------------ completions
+    def ready(self, index: int | None = None) -> bool:
+        """Whether CQE ``index`` (default: the next) is there, by the owner bit."""
+        index = self.tail if index is None else index
+        depth = self.plan.cq_depth
+        return bool(self.ring[index % depth, 31] >> 7 == index // depth & 1)
+
+    def visible(self) -> int:
+        """CQEs that are there and not consumed."""
+        count = 0
+        while count < self.plan.cq_depth and self.ready(self.tail + count):
+            count += 1
+        return count
+
+    async def until(self, count: int = 1, timeout: int | None = None) -> bool:
+        """Sleep until ``count`` CQEs are there; False after ``timeout`` cycles."""
+        from pymodel.platform import now
+
+        deadline = None if timeout is None else await now() + timeout
+        last = self.tail + count - 1
+        return await wait(
+            (Watch(self.plan.cq_base, self.cell.size),),
+            deadline,
+            lambda: self.ready(last),
+            what=f"CQE {last} of QPN {self.plan.qpn} (CQN {self.plan.cqn})",
+            peer=self.plan.peer,
+        )
+
+    def take(self, count: int) -> list[tuple[int, int]]:
+        """Consume ``count`` CQEs: (WQE index in the format's width, error code) each; no doorbell."""
+        slots = [(self.tail + k) % self.plan.cq_depth for k in range(count)]
+        assert all(self.ready(self.tail + k) for k in range(count)), "a CQE is not there"
+        self.tail += count
+        found = cqe.unpack(self.ring[slots], self.plan.version)
+        assert (found["qp_id"] == self.plan.qpn & 0x7FFF).all(), found["qp_id"]
+        return [(int(e["wqe_id"]) >> 3, int(e["error_code"])) for e in found]
+
+    async def ring_cq(self, tail: int | None = None, sta: int = 0) -> None:
+        """The CQ doorbell."""
+        data = doorbell.cq_encode(self.tail if tail is None else tail, self.plan.cqn, sta)
+        await mmio_write(self.address(doorbell_offset=16), int(data))
+
+    async def complete(self, count: int) -> list[int]:
+        """Wait for ``count`` CQEs, consume them, ring; gives the error codes. Checks order and names."""
+        codes: list[int] = []
+        while len(codes) < count:
+            step = min(count - len(codes), self.plan.cq_depth)
+            await self.until(step)
+            codes += [code for _, code in self.take(step)]
+            await self.ring_cq()
+        return codes
+
+
+class Console:
+    """Registers of one NIC, read and written over its BAR outside programs."""
+
+    def __init__(self, rig: Rig, pe: int) -> None:
+        self.rig, self.pe = rig, pe
+
+    async def read(self, addr: int) -> int:
+        """One register."""
+        value = await self.rig.lib.read(self.pe, addr)
+        self.rig.drain()
+        return value
+
+    async def write(self, addr: int, data: int) -> None:
+        """One register; returns when answered."""
+        await self.rig.lib.write(self.pe, addr, data)
+
+    async def counter(self, number: Cnt) -> int:
+        """One counter."""
+        return await self.read(COUNTERS + 8 * number)
+
+    async def asyncs(self) -> list[tuple[AsyncKind, int]]:
+        """All asynchronous events that wait: (kind, QPN or CQN)."""
+        found = []
+        while (word := await self.read(Csr.ASYNC_POP)) >> 63:
+            found.append((AsyncKind(word >> 32 & 0xFF), word & 0xFF_FFFF))
+        return found
+
+    async def command(self, op: CmdOp, obj: CmdObj, index: int, words: Sequence[int] = ()) -> int:
+        """A context command; waits for it and gives its status code."""
+        for addr, data in command_writes(op, obj, index, words):
+            await self.write(addr, data)
+        while (status := await self.read(CMD_STATUS)) & 1:
+            await self.rig.lib.cycles(16)
+        return status >> 8 & 0xFF
+
+    async def states(self, qpn: int) -> str:
+        """State of a QP by the state registers."""
+        bit = qpn - self.rig.fabric.config.params.first_qpn
+        if await self.read(Csr.QP_STATE_ERR) >> bit & 1:
+            return "ERR"
+        return "RTS" if await self.read(Csr.QP_STATE_RTS) >> bit & 1 else "RESET"
+
+
+async def fill_sources(rig: Rig, seed: int) -> None:
+    """Random bytes behind SOURCE on every PE."""
+    rng = np.random.default_rng([seed, 0x50])
+    for pe in rig.fabric.pes:
+        rig.lib.store(pe.rank, pe.heap_base + SOURCE, rng.integers(0, 256, POOL + 65536, np.uint8))
+
+
+async def renew(rig: Rig, qp: RawQp, back: RawQp, psns: tuple[int, int], cqs: bool = False) -> None:
+    """Reset both ends of a QP pair and set them again, with start PSNs (qp to back, back to qp).
+
+    The CQs go on where they are unless ``cqs``: then they are programmed again, their rings refilled.
+    """
+    ends = ((qp, psns), (back, psns[::-1]))
+    for end, _ in ends:
+        code = await Console(rig, end.plan.pe).command(CmdOp.RESET, CmdObj.QP, end.plan.qpn)
+        assert code == 0, f"reset of QPN {end.plan.qpn}: code {code}"
+    for end, (sq_psn, rq_psn) in ends:
+        plan, console = end.plan, Console(rig, end.plan.pe)
+        context, cq = rig.fabric.contexts(replace(plan, sq_psn=sq_psn, rq_psn=rq_psn))
+        if cqs:
+            first = next(data for addr, data in rig.fabric.pes[plan.pe].contents if addr == plan.cq_base)
+            rig.lib.store(plan.pe, plan.cq_base, first)
+            code = await console.command(CmdOp.SET, CmdObj.CQ, plan.cqn, cq.stage_words())
+            assert code == 0, f"set of CQN {plan.cqn}: code {code}"
+            end.tail = plan.start_cq
+        code = await console.command(CmdOp.SET, CmdObj.QP, plan.qpn, context.stage_words())
+        assert code == 0, f"set of QPN {plan.qpn}: code {code}"
+        end.head = plan.start_index
