@@ -281,6 +281,7 @@ async def test_stopped_qp(dut) -> None:
             assert busy_until >= n - 12 or not bench.open, "a packet left after the drain had ended"
     assert len(bench.packets) in (49, 50), "the packets that were taken before leave"
     assert busy_until > 50, "busy while reads are under way"
+    assert dut.drain_busy_o.value == 0, "the drain never ends"
     await bench.run([Job(2, 200, 0, 64), Job(1, 201, 0, 64)], expect=1)
     await bench.idle(200)
     assert bench.packets[-1][:2] == (1, 201), "a new packet of a draining QP is dropped"
