@@ -1,7 +1,8 @@
 """Two NICs that flood each other through links which stall completely do not lock up.
 
 Sweep: backpressure phases of 1 to 6000 cycles on each of the four ports (out of and into each NIC), alone and
-in all combinations, while memory is quick or slow; small messages (as many ACKs as requests), long ones, both.
+in all combinations, while memory is quick or slow; small messages (as many ACKs as requests), long ones,
+both.
 Stimulus: eight QPs in each direction keep their rings full with WRITEs, so that every port always has
 something to send, requests and ACKs; software reacts at once.
 Checks: the judge's (so nothing is lost, and nothing is left over); every WQE completes, while the stalls go
@@ -54,13 +55,13 @@ class Weather:
             for pe, knob in blocked:
                 lib.set_knob("stall_max", most, pe)
                 lib.set_knob(knob, 65536, pe)
-            # long enough that a busy port comes to its next beat, short enough for few pauses in a row
-            await lib.cycles(most // 2 + 40)
+            # a busy port comes to its next beat in this time, and pauses once
+            await lib.cycles(60)
             for pe, knob in PORTS:
                 lib.set_knob(knob, 0, pe)
             self.phases += 1
-            # the last pauses outlive the phase
-            await lib.cycles(most // 2 + rng.randrange(1, 1500))
+            # the pauses, then time in which all ports are free
+            await lib.cycles(most + rng.randrange(200, 3000))
 
     async def end(self) -> None:
         """No more stalls; waits for the last one."""
