@@ -26,7 +26,6 @@ struct Port {
     std::deque<Packet> arriving;
     size_t offset = 0;             // bytes of the first one that the NIC has
     uint64_t rx_free = 0;          // cycle at which the pause ends
-    uint64_t last_due = 0;
     TbRandom tx_rng, rx_rng, delay_rng;
 };
 
@@ -42,12 +41,11 @@ std::vector<uint8_t> buffer() {
     return b;
 }
 
+// The queue keeps the order per destination: a packet that is due waits for those before it.
 void enqueue(unsigned pe, Packet&& p) {
     Port& port = g_port[pe];
     const TbKnobs& k = g_knobs[pe];
     p.due = g_tb.cycle + k.link_latency + port.delay_rng.upto(k.link_latency_jitter);
-    if (p.due < port.last_due) p.due = port.last_due;
-    port.last_due = p.due;
     if (p.due < g_tb.work_due) g_tb.work_due = p.due;
     port.arriving.push_back(std::move(p));
 }

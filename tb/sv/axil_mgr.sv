@@ -107,6 +107,13 @@ module axil_mgr (
     end
   end
 
+  always_ff @(posedge clk_i) begin
+    if (rst_ni && arvalid_o) begin
+      read_alone : assert (open_q == 0)
+      else $error("a read is on the bus with %0d writes open: MMIO is in order per PE", open_q);
+    end
+  end
+
   // what the C++ side has of before the reset is gone with it
   always_ff @(negedge rst_ni) mbx_reset(pe_i);
 

@@ -180,6 +180,13 @@ async def test_watches(dut) -> None:
     assert lib.fired() == [beyond]
     await _send(lib, packet(0, DST, 5, CQ, rng))
     assert lib.fired() == []
+    # strobes decide, not beats: 36 bytes of the second beat are written
+    strobed, unstrobed = lib.watch(0, DST + 64 + 35, 1), lib.watch(0, DST + 64 + 36, 28)
+    lib.inject(0, packet(0, DST, 2, 0, rng)[:100].tobytes())
+    await lib.cycles(300)
+    await lib.wake()
+    assert lib.fired() == [strobed]
+    assert lib.unwatch(unstrobed)
     last_byte = lib.watch(0, DST + 63, 1)
     top = lib.watch(0, 2**64 - 1, 1)
     await _send(lib, packet(0, 2**64 - 64, 1, CQ, rng))
