@@ -198,7 +198,9 @@ module datapath_bench
       lfsr_q <= {lfsr_q[30:0], lfsr_q[31] ^ lfsr_q[21] ^ lfsr_q[1] ^ lfsr_q[0]} + 32'h9e37_79b9;
       wait_q <= tx_valid_o && !tx_ready;
       held_q <= {tx_keep_o, tx_data_o};
-      if (wait_q) assert (tx_valid_o && held_q == {tx_keep_o, tx_data_o}) else $error("link beat changes while it waits");
+      if (wait_q) begin
+        assert (tx_valid_o && held_q == {tx_keep_o, tx_data_o}) else $error("link beat changes while it waits");
+      end
       if (tx_valid_o) begin
         assert (tx_keep_o[0] && (tx_keep_o & (tx_keep_o + 64'd1)) == '0) else $error("tkeep %x", tx_keep_o);
         assert (tx_last_o || tx_keep_o == '1) else $error("tkeep %x before tlast", tx_keep_o);
