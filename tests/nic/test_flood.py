@@ -139,7 +139,8 @@ async def flood(dut, kind: str, count: int, longest: int, knobs: dict[str, int])
 @cocotb.parametrize(kind=list(SIZES))
 async def test_flood_through_stalling_links(dut, kind):
     count = COUNTS[kind]
-    slow = {"mem_latency": 150, "mem_stall": 8000, "commit_delay": 60} if kind == "both" else {}
+    # no mem_stall: its pauses would be as long as the link's
+    slow = {"mem_latency": 150, "mem_latency_jitter": 100, "commit_delay": 60} if kind == "both" else {}
     await flood(dut, kind, count, 6000, slow)
 
 
