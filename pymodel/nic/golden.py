@@ -314,7 +314,11 @@ class GoldenNic:
         known = params.first_qpn <= qpn < params.first_qpn + params.num_qp
         qp = self._qps.get(qpn)
         bits = 0 if qp is None else doorbell.SQ_PID_BITS[qp.context.version]
-        qp_id = data >> bits & 0xFFFF if offset == params.db_sq else qpn & 0xFFFF
+        qp_id = qpn & 0xFFFF
+        if offset == params.db_sq:
+            qp_id = data >> bits & 0xFFFF
+        elif offset == params.db_rq:
+            qp_id = int(doorbell.rq_decode(data).qp_id)
         gate = rules.DbVerdict(int(rules.doorbell_gate(qpn, qp_id, qp is None, strobe, known)))
         if gate is not rules.DbVerdict.NO_WORK or qp is None:
             self.count(rules.DB_COUNTER[gate])
@@ -344,9 +348,10 @@ class GoldenNic:
         if verdict is rules.DbVerdict.ACCEPTED:
             qp.producer = pid >> 3
             self._active[qp.qpn] = None
-        elif verdict is rules.DbVerdict.OVERRUN and qp.state is QpState.RTS:
+        elif verdict is rules.DbVerdict.OVERRUN:
             self._async(AsyncKind.SQ_OVERRUN, qp.qpn)
-            self._to_error(qp)
+            if qp.state is QpState.RTS:
+                self._to_error(qp)
 
     def _cq_doorbell(self, qp: _Qp, data: int) -> None:
         bell = doorbell.cq_decode(data)

@@ -389,6 +389,8 @@ class Batch:
         base = s.ring_start[np.maximum(at, 0)]
         inside = (flat >= base) & (flat + r.len <= s.ring_end[np.maximum(at, 0)])
         _need(~ring | inside, "store across a ring's end")
+        # the CQEs of a batch are committed before its stores
+        _need(~(ring & s.ring_of_cq[np.maximum(at, 0)]), "store into a CQ ring")
         return flat, ring
 
     def _announce(

@@ -269,6 +269,7 @@ class State:
         order = np.argsort(rings, kind="stable")
         order = order[rings[order] >= 0]
         self.ring_start, self.ring_end = rings[order], ends[order]
+        self.ring_of_cq = order >= nq
         # ---- QPs: requester. Packets of a QP are numbered from 0: PSN = sq_psn + number
         start = ints([x[2].sq_start_index % (1 << b) for x, b in zip(qps, self.q_bits.tolist(), strict=True)])
         self.q_start = start

@@ -196,16 +196,17 @@ def test_sq_doorbell_distances(version: int, start: int) -> None:
     [
         (0, 9, 0xFF, "DB_PID"),
         (0, 8, 0x0F, "DB_PARTIAL"),
-        (8, 0, 0xFF, "DB_RQ"),
+        (8, 0, 0xFF, "DB_PAGE"),
+        (8, None, 0xFF, "DB_RQ"),
         (24, 8, 0xFF, None),
     ],
 )
 def test_ignored_doorbells_show_in_one_counter(
-    addr: int, data: int, strobe: int, counter: str | None
+    addr: int, data: int | None, strobe: int, counter: str | None
 ) -> None:
-    """NIC page 3 and 7."""
+    """NIC page 3 and 7. Data is the low part of a V2 SQ doorbell; None: a whole one of the RQ."""
     bench = Bench()
-    word = data | bench.plan.qpn << 21
+    word = bench.plan.qpn << 17 if data is None else data | bench.plan.qpn << 21
     bench.nic.bar_write(0x0800_0000 + 4096 * bench.plan.qpn + addr, word, strobe)
     assert bench.counters() == ({counter: 1} if counter else {})
     assert bench.nic._qps[bench.plan.qpn].producer == 0
