@@ -10,6 +10,7 @@ structs their members. Opens GTKWave where DISPLAY is set and gtkwave is install
 """
 
 import argparse
+import io
 import os
 import re
 import shutil
@@ -20,25 +21,40 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pywellen
-from vcd.gtkw import GTKWSave
+from vcd.gtkw import GTKWFlag, GTKWSave
 
 ROOT = Path(__file__).resolve().parent.parent
 # A scope with these ports in these directions is a NIC, whatever is above it (monitors see them as inputs).
 NIC_PORTS = {"s_axil_awvalid": "Input", "m_axis_tvalid": "Output", "m_axi_arvalid": "Output"}
-# Station: pattern of the signals' names, relative to the NIC. Wrappers' ports before what is inside.
-GROUPS: tuple[tuple[str, str], ...] = (
-    ("host port", r"(s_axil_\w+|event_o)"),
-    ("doorbell", r"i_host_front\.(db_\w+|retire_\w+|qp_rts_o|qp_err_o|drain_\w+)"),
-    ("fetch", r"i_requester\.(fetch_\w+|db_sq_\w+)"),
-    ("requester", r"i_requester\.(job_\w+|rsp_\w+|gerr_\w+|retire_\w+|err_o)"),
-    ("gather", r"i_datapath\.(\w+\.)*i_gather\.\w+_[io]"),
-    ("tx link", r"m_axis_\w+"),
-    ("rx link", r"s_axis_\w+"),
-    ("responder", r"i_datapath\.(\w+\.)*i_responder\.\w+_[io]"),
-    ("scatter", r"i_datapath\.(\w+\.)*i_scatter\.\w+_[io]"),
-    ("completion", r"i_requester\.(cqe_\w+|db_cq_\w+|cq_event_\w+)"),
-    ("memory port", r"m_axi_\w+"),
+# Station: pattern of its interface, relative to the NIC, and of the blocks whose states and verdicts (signals
+# with enum names) stand below it.
+GROUPS: tuple[tuple[str, str, str], ...] = (
+    ("host port", r"(s_axil_\w+|event_o)", r"i_host_front\.u_(axil_bar|ctx_cmd)"),
+    (
+        "doorbell",
+        r"i_host_front\.(db_\w+|retire_\w+|qp_rts_o|qp_err_o|drain_\w+)",
+        r"i_host_front\.u_db_decode",
+    ),
+    ("fetch", r"i_requester\.(fetch_\w+|db_sq_\w+)", r"i_requester\.i_(fetch_eng|lane_ctl)"),
+    (
+        "requester",
+        r"i_requester\.(job_\w+|rsp_\w+|gerr_\w+|retire_\w+|err_o)",
+        r"i_requester\.i_(tx_sched|ack_track)",
+    ),
+    ("gather", r"i_datapath\.i_gather\.\w+_[io]", r"i_datapath\.i_gather"),
+    ("tx link", r"m_axis_\w+", r"i_datapath\.i_frame"),
+    ("rx link", r"s_axis_\w+", r"i_datapath\.i_parse"),
+    ("responder", r"i_datapath\.i_responder\.\w+_[io]", r"i_datapath\.i_responder"),
+    ("scatter", r"i_datapath\.i_scatter\.\w+_[io]", r"i_datapath\.i_scatter"),
+    ("completion", r"i_requester\.(cqe_\w+|db_cq_\w+|cq_event_\w+)", r"i_requester\.i_comp_eng"),
+    ("memory port", r"m_axi_\w+", r"i_datapath\.i_(rd|wr)_mux"),
 )
+# 2**15 ps a step: about a hundred clock cycles in a window at first
+ZOOM = -15.0
+# GTKWave shows a binary value by its name in the FST where trace flag 32, "enum", is set. pyvcd does not know
+# it: a flag that is not used otherwise stands in for it until the file is written.
+ENUM_STAND_IN = GTKWFlag.fpdecshift
+ENUM_LINES = ("\n@40000028\n", "\n@100000028\n")
 # Every station has the same two, which stand once, at the top, and the wide broadcast of context commands.
 COMMON = re.compile(r"(^|\.)(clk_i|rst_ni|ctx_i\..*)$")
 
@@ -75,12 +91,15 @@ def save_file(wave: Path) -> tuple[Path, list[str]]:
     """
     missing: list[str] = []
     signals: dict[str, int] = {}
+    enums: set[str] = set()
     ports: dict[str, int] = {}
     for var in pywellen.Waveform(str(wave)).all_vars():
         # Verilator shows the top's ports a second time under $rootio
         if var.var_type == "Parameter" or var.full_name.startswith("$rootio."):
             continue
         signals.setdefault(var.full_name, var.bitwidth or 1)
+        if var.enum_type:
+            enums.add(var.full_name)
         scope, _, name = var.full_name.rpartition(".")
         if NIC_PORTS.get(name) == var.direction:
             ports[scope] = ports.get(scope, 0) + 1
@@ -88,38 +107,49 @@ def save_file(wave: Path) -> tuple[Path, list[str]]:
     if not signals:
         raise ValueError(f"{show(wave)} holds no signal")
     target = wave.with_suffix(".gtkw")
-    with target.open("w", encoding="utf-8") as stream:
+    with io.StringIO() as stream:
         save = GTKWSave(stream)
-        # Relative, so that the folder can be moved or taken from CI.
-        save.dumpfile(wave.name, abspath=False)
+        save.dumpfile(str(wave.resolve()))
+        save.zoom_markers(ZOOM)
         save.sst_expanded(True)
 
-        def trace(name: str, alias: str) -> None:
+        def trace(name: str, scope: str) -> None:
             width = signals[name]
-            save.trace(name if width == 1 else f"{name}[{width - 1}:0]", alias=alias)
+            # GTKWave cuts an alias at its dots
+            alias = name.removeprefix(scope + ".").replace(".", "/")
+            full = name if width == 1 else f"{name}[{width - 1}:0]"
+            if name in enums:
+                save.trace(full, alias=alias, datafmt="bin", extraflags=ENUM_STAND_IN)
+            else:
+                save.trace(full, alias=alias)
 
         # Block benches have no NIC: everything of their top, in the order of the source.
         if not nics:
             top = min(name.count(".") for name in signals)
             for name in signals:
                 if name.count(".") <= top + 1:
-                    trace(name, name)
+                    trace(name, "")
         for nic in nics:
             inside = [name for name in signals if name.startswith(nic + ".")]
             with save.group(nic, closed=nic != nics[0]):
                 for name in inside:
                     if COMMON.search(name) and name.count(".") == nic.count(".") + 1:
-                        trace(name, name[len(nic) + 1 :])
-                for title, pattern in GROUPS:
+                        trace(name, nic)
+                for title, interface, blocks in GROUPS:
                     # a struct's members are signals below the struct's name
-                    wanted = re.compile(pattern + r"(\.\w+)*$")
-                    members = [n for n in inside if wanted.match(n[len(nic) + 1 :]) and not COMMON.search(n)]
+                    wanted = re.compile(rf"{interface}(\.\w+)*$|({blocks})\.(?P<inner>.*)$")
+                    members = []
+                    for name in inside:
+                        match = wanted.match(name[len(nic) + 1 :])
+                        if match and (match["inner"] is None or name in enums) and not COMMON.search(name):
+                            members.append(name)
                     if not members:
                         missing.append(f"{nic}: {title}")
                         continue
                     with save.group(title, closed=True):
                         for name in members:
-                            trace(name, name[len(nic) + 1 :])
+                            trace(name, nic)
+        target.write_text(stream.getvalue().replace(*ENUM_LINES), encoding="utf-8")
     return target, missing
 
 
@@ -154,9 +184,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"waves: no signal for {station}")
     viewer = shutil.which("gtkwave")
     if os.environ.get("DISPLAY") and viewer:
-        subprocess.Popen([viewer, str(saves[0])], start_new_session=True)
+        subprocess.Popen([viewer, str(waves[0]), str(saves[0])], start_new_session=True)
     else:
-        print(f"waves: look at it with: gtkwave {show(saves[0])}")
+        print(f"waves: look at it with: gtkwave {show(waves[0])} {show(saves[0])}")
     return code
 
 

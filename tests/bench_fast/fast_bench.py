@@ -31,6 +31,8 @@ from tb.uvm.base_test import RdmaTest
 
 BEAT_BYTES = 64
 OWNER_BYTE = 31
+# Payload of all heaps together: what is stored before the run goes through the side buffer at once
+CONTENTS = 8 << 20
 
 
 class Sender:
@@ -132,9 +134,11 @@ class Fast(RdmaTest):
         names = ("QPS", "WQES", "BYTES", "DEPTH", "LATENCY")
         self.qps, self.wqes, self.size, depth, latency = (int(os.environ[f"FAST_{name}"]) for name in names)
         self.knobs = {"mem_latency": latency, "link_latency": latency}
-        self.span = -(-max(self.size, min(self.wqes * self.size, 1 << 20)) // 4096) * 4096
+        pes = int(os.environ["FAST_PES"])
+        window = min(self.wqes * self.size, CONTENTS // (pes * self.qps))
+        self.span = -(-max(self.size, window) // 4096) * 4096
         return FabricConfig(
-            n_pes=int(os.environ["FAST_PES"]),
+            n_pes=pes,
             qps=self.qps,
             seed=cocotb.RANDOM_SEED,
             heap_bytes=HEAP_SYNC_BYTES + max(HEAP_SYNC_BYTES, 2 * self.qps * self.span),
