@@ -18,6 +18,10 @@ module datapath
     input  qp_err_evt_t      drain_i,
     /// something of that QP is still held
     output logic             drain_busy_o,
+    /// the invalidation of a region waits
+    input  logic             mr_drain_i,
+    /// accesses that the old entry allowed are still on their way
+    output logic             mr_drain_busy_o,
     /// own MAC address
     input  logic [47:0]      mac_i,
     /// own IP address
@@ -209,11 +213,13 @@ module datapath
   tx_job_t   pkt;
   pay_beat_t pay;
   ack_job_t  ack;
+  logic      mr_busy_gather, mr_busy_done;
   logic      busy_gather, busy_frame, busy_resp, busy_done, busy_ack;
   cnt_inc_t  cnt_frame, cnt_parse, cnt_resp, cnt_done, cnt_ack;
 
   gather i_gather (
-      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_gather), .job_valid_i, .job_ready_o, .job_i,
+      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_gather),
+      .mr_drain_i, .mr_drain_busy_o(mr_busy_gather), .job_valid_i, .job_ready_o, .job_i,
       .req_valid_o(rd_req_valid[1]), .req_ready_i(rd_req_ready[1]), .req_o(rd_req[1]),
       .beat_valid_i(rd_beat_valid[1]), .beat_i(rd_beat),
       .pkt_valid_o(pkt_valid), .pkt_ready_i(pkt_ready), .pkt_o(pkt),
@@ -270,6 +276,7 @@ module datapath
   );
   resp_done i_done (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_done),
+      .mr_drain_i, .mr_drain_busy_o(mr_busy_done),
       .done_valid_i(done_valid), .done_room_o(done_room), .done_i(done), .b_valid_i(b_valid[0]), .b_err_i(b_err),
       .ack_valid_o(answer_valid), .ack_o(answer), .dead_o(dead), .err_o, .async_o, .cnt_o(cnt_done)
   );
@@ -290,6 +297,8 @@ module datapath
     if (!rst_ni) drain_busy_o <= 1'b0;
     else drain_busy_o <= busy_gather || busy_frame || busy_resp || busy_done || busy_ack;
   end
+
+  assign mr_drain_busy_o = mr_busy_gather || mr_busy_done;
 
   logic unused_state;
   assign unused_state = ^qp_err_i;  // what the data path does depends on RTS alone

@@ -38,8 +38,6 @@ module host_front
     input  logic             drain_busy_i,
     /// a valid MR was changed or invalidated; held while accesses granted before may be left
     output logic             mr_drain_valid_o,
-    /// that MR
-    output mr_t              mr_drain_mrn_o,
     /// such an access is left
     input  logic             mr_drain_busy_i,
     /// accepted SQ doorbell with new work, one cycle, cannot be refused
@@ -301,7 +299,6 @@ module host_front
       .drain_o,
       .drain_busy_i,
       .mr_drain_valid_o,
-      .mr_drain_mrn_o,
       .mr_drain_busy_i,
       .qry_valid_o  (qry_valid),
       .qry_qpi_o    (qry_qpi),

@@ -137,7 +137,7 @@ module rnic
   ctx_wr_t            ctx;
   logic [NumQp-1:0]   qp_rts, qp_err;
   qp_err_evt_t        drain;
-  logic               drain_busy_req, drain_busy_dp;
+  logic               drain_busy_req, drain_busy_dp, mr_drain, mr_drain_busy;
 
   logic               db_sq_valid, retire_valid;
   qp_t                db_sq_qpi, retire_qpi;
@@ -181,7 +181,7 @@ module rnic
       .s_axil_rdata, .s_axil_rresp, .s_axil_rvalid, .s_axil_rready,
       .ctx_o(ctx), .qp_rts_o(qp_rts), .qp_err_o(qp_err),
       .drain_o(drain), .drain_busy_i(drain_busy_req | drain_busy_dp),
-      .mr_drain_valid_o(), .mr_drain_mrn_o(), .mr_drain_busy_i(1'b0),
+      .mr_drain_valid_o(mr_drain), .mr_drain_busy_i(mr_drain_busy),
       .db_sq_valid_o(db_sq_valid), .db_sq_qpi_o(db_sq_qpi), .db_sq_pi_o(db_sq_pi),
       .retire_valid_i(retire_valid), .retire_qpi_i(retire_qpi), .retire_idx_i(retire_idx),
       .db_cq_valid_o(db_cq_valid), .db_cq_cqn_o(db_cq_cqn), .db_cq_ci_o(db_cq_ci), .db_cq_arm_o(db_cq_arm),
@@ -220,6 +220,7 @@ module rnic
       .clk_i, .rst_ni,
       .ctx_i(ctx), .qp_rts_i(qp_rts), .qp_err_i(qp_err),
       .drain_i(drain), .drain_busy_o(drain_busy_dp),
+      .mr_drain_i(mr_drain), .mr_drain_busy_o(mr_drain_busy),
       .mac_i(mac), .ip_i(ip),
       .job_valid_i(job_valid), .job_ready_o(job_ready), .job_i(job),
       .gerr_valid_o(gerr_valid), .gerr_qpi_o(gerr_qpi), .gerr_slot_o(gerr_slot),

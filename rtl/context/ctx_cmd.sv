@@ -46,8 +46,6 @@ module ctx_cmd
     input  logic             drain_busy_i,
     /// an MR was changed or invalidated: accesses that were granted before are waited for
     output logic             mr_drain_valid_o,
-    /// that MR
-    output mr_t              mr_drain_mrn_o,
     /// such an access is left
     input  logic             mr_drain_busy_i,
     /// asks for the indices of a QP, answered in the cycle after valid and ready
@@ -515,6 +513,5 @@ module ctx_cmd
   assign reset_o = '{valid: st_q == StJudge && op_q == OpReset && live_q, qpi: num_q[QpW-1:0]};
   assign err_cmd_o = '{valid: st_q == StFire && op_q == OpModify && err_target_q, qpi: num_q[QpW-1:0]};
   assign mr_drain_valid_o = st_q == StDrainMr;
-  assign mr_drain_mrn_o = num_q[MrW-1:0];
 
 endmodule

@@ -21,6 +21,10 @@ module gather
     input  qp_err_evt_t      drain_i,
     /// packets of that QP are still held
     output logic             drain_busy_o,
+    /// the invalidation of a region waits
+    input  logic             mr_drain_i,
+    /// reads that the old entry allowed are still to come
+    output logic             mr_drain_busy_o,
     /// packet from the requester
     input  logic             job_valid_i,
     /// the packet is taken
@@ -66,11 +70,13 @@ module gather
   logic    burst_valid, burst_last, start, start_ready;
   entry_t  start_entry;
   beats_t  freed;
+  logic    taken, issue_idle;
 
   gather_issue #(.Depth(Depth)) i_issue (
       .clk_i, .rst_ni, .qp_rts_i, .drain_i, .job_valid_i, .job_ready_o, .job_i, .req_valid_o, .req_ready_i, .req_o,
       .burst_valid_o(burst_valid), .burst_last_o(burst_last),
       .pkt_valid_o(start), .pkt_ready_i(start_ready), .pkt_o(start_entry.job), .pkt_beats_o(start_entry.beats),
+      .taken_o(taken), .idle_o(issue_idle),
       .release_i(freed)
   );
 
@@ -183,6 +189,33 @@ module gather
       .clk_i, .rst_ni, .inc_i(start && start_ready), .inc_qpi_i(start_entry.job.qpi),
       .dec_i(leave), .dec_qpi_i(pkt_q.job.qpi), .drain_i, .busy_o(drain_busy_o)
   );
+
+  // ------------------------------------------------------------------ what an invalidation waits for
+  // First what the requester had decided and what waits to be issued: after that many packets, or none, it is gone.
+  // Then what is issued.
+  localparam int unsigned Ahead = 8;
+  logic       fence_busy, ahead_q;
+  logic [3:0] ahead_left_q;
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      ahead_q      <= 1'b0;
+      ahead_left_q <= '0;
+    end else begin
+      // pipeline of the requester: the first cycles of a wait do not count
+      if (!mr_drain_i) ahead_left_q <= 4'(Ahead + 8);
+      else if (ahead_left_q != '0 && (taken || issue_idle || ahead_left_q > 4'(Ahead))) begin
+        ahead_left_q <= ahead_left_q - 4'd1;
+      end
+      ahead_q <= mr_drain_i && ahead_left_q != '0;
+    end
+  end
+
+  mr_fence #(.Max(2 * Packets)) i_fence (
+      .clk_i, .rst_ni, .wait_i(mr_drain_i && ahead_left_q == '0), .enter_i(start && start_ready), .leave_i(leave),
+      .busy_o(fence_busy)
+  );
+  assign mr_drain_busy_o = ahead_q || fence_busy;
 
   logic unused_bits;
   assign unused_bits = (^ctx_i) ^ (^moved.strb) ^ moved.page_end;

@@ -41,6 +41,10 @@ module gather_issue
     output tx_job_t          pkt_o,
     /// beats of the packet's bursts
     output beats_t           pkt_beats_o,
+    /// a packet leaves this stage: started or dropped
+    output logic             taken_o,
+    /// no packet waits here or before it
+    output logic             idle_o,
     /// beats of the buffer that are free again this cycle
     input  beats_t           release_i
 );
@@ -75,6 +79,8 @@ module gather_issue
   assign pkt_o       = job;
   assign pkt_beats_o = beats;
   assign drop        = job_valid && !second_q && !live;
+  assign taken_o     = job_valid && job_ready;
+  assign idle_o      = !job_valid && !job_valid_i;
   assign job_ready   = drop || (second_q ? req_ready : start && !two);
 
   assign req_valid = second_q ? job_valid : start && beats != '0;

@@ -19,6 +19,10 @@ module resp_done
     input  qp_err_evt_t      drain_i,
     /// answers of that QP still wait
     output logic             drain_busy_o,
+    /// the invalidation of a region waits
+    input  logic             mr_drain_i,
+    /// writes that the old entry allowed are not yet answered
+    output logic             mr_drain_busy_o,
     /// packet with bursts to wait for or an answer to give
     input  logic             done_valid_i,
     /// room for four of them
@@ -109,6 +113,10 @@ module resp_done
   qp_inflight #(.Max(Depth + 8)) i_inflight (
       .clk_i, .rst_ni, .inc_i(done_valid_i), .inc_qpi_i(done_i.qpi), .dec_i(pop), .dec_qpi_i(head.qpi), .drain_i,
       .busy_o(drain_busy_o)
+  );
+
+  mr_fence #(.Max(Depth + 8)) i_fence (
+      .clk_i, .rst_ni, .wait_i(mr_drain_i), .enter_i(done_valid_i), .leave_i(pop), .busy_o(mr_drain_busy_o)
   );
 
   logic unused_bits;

@@ -78,7 +78,6 @@ module csr_bench
     output logic [ 5:0] drain_qpi_o,
     input  logic        drain_busy_i,
     output logic        mr_drain_valid_o,
-    output logic [ 7:0] mr_drain_mrn_o,
     input  logic        mr_drain_busy_i,
     output logic        db_sq_valid_o,
     output logic [ 5:0] db_sq_qpi_o,

@@ -154,7 +154,8 @@ module datapath_bench
   assign rx_valid   = loop_i ? tx_valid_o && pass : rx_valid_i;
 
   datapath i_dut (
-      .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i('0), .drain_i(drain), .drain_busy_o, .mac_i, .ip_i,
+      .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i('0), .drain_i(drain), .drain_busy_o,
+      .mr_drain_i('0), .mr_drain_busy_o(), .mac_i, .ip_i,
       .job_valid_i, .job_ready_o, .job_i(job), .gerr_valid_o(), .gerr_qpi_o(), .gerr_slot_o(),
       .rsp_valid_o, .rsp_ready_i, .rsp_o(rsp),
       .fetch_req_valid_i(1'b0), .fetch_req_ready_o(), .fetch_req_i('0), .fetch_beat_valid_o(), .fetch_beat_o(),
