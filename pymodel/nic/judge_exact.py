@@ -180,9 +180,12 @@ class Exact:
     def _gather(self, pe: int, addr: int, length: int, since: int) -> None:
         """Whole aligned beats inside the source range of a live WQE (nic.md 1, 4)."""
         s = self.s
-        for g in np.flatnonzero((s.q_pe == pe) & (s.q_pi > s.q_ret)).tolist():
-            idx = np.arange(int(s.q_ret[g]), int(s.q_pi[g]))
+        # after an error the CQE does not wait for reads that are under way: WQEs count until then
+        back = np.where(s.q_state == ERR, np.maximum(s.q_start, s.q_ret - s.q_depth), s.q_ret)
+        for g in np.flatnonzero((s.q_pe == pe) & (s.q_pi > back)).tolist():
+            idx = np.arange(int(back[g]), int(s.q_pi[g]))
             rows = s.q_row[g] + (idx & s.q_mask[g])
+            rows = rows[(idx >= s.q_ret[g]) | (s.w_done[rows] >= since)]
             low = s.w_laddr[rows] & np.uint64(~63 & (1 << 64) - 1)
             into = np.uint64(addr) - low  # modulo 2^64
             # bytes of the aligned source range, and where the read ends in it
@@ -406,6 +409,8 @@ class Exact:
         s.c_prod[c] = prod + 1
         s.q_ret[g] = idx + 1
         s.q_ce_done[g] = s.w_ceno[s.row(g, idx)]
+        if code:
+            s.w_done[s.row(g, idx)] = self._time
         self._count(pe, Cnt.CQE)
         self._watch_room(c, self._time)
         if code == CqeError.FLUSH:
@@ -606,9 +611,12 @@ class Exact:
                 self._reset(pe, g)
             elif g >= 0 and op == 1 and s.q_state[g] == RESET:
                 s.q_state[g] = RTS
+                # of a QP that is set again the PSNs may be new
+                word = int(s.stage[pe, 3])
+                s.q_sq_psn[g], s.q_rq_psn[g] = word & _MASK24, word >> 32 & _MASK24
         elif obj == 2 and op == 1 and index < s.params.num_cq:
             c = int(s.cq_lut[pe, index])
-            if c >= 0 and s.c_dead[c]:
+            if c >= 0 and (s.q_state[s.q_cq == c] == RESET).all():
                 s.c_dead[c] = False
                 s.c_since[c] = -1
                 s.c_prod[c] = s.c_ci[c] = s.c_start[c]
@@ -618,7 +626,13 @@ class Exact:
     def _reset(self, pe: int, g: int) -> None:
         """RESET: indices, MSN and saved state are 0 again (nic.md 6)."""
         s = self.s
-        start = s.q_start[g]
+        start, c = s.q_start[g], int(s.q_cq[g])
+        s.q_gone[g] += s.retired(g) - start
+        if c >= 0 and s.c_dead[c]:
+            lost = int(s.q_pi[g] - s.retired(g))
+            s.q_gone[g] += lost
+            self._count(pe, Cnt.CQE_DISCARD, lost)
+            self.loose |= {(pe, int(n)) for n in (Cnt.FLUSH, Cnt.CQ_OVERRUN)}
         for column in (s.q_pi, s.q_ret, s.q_fetch, s.q_txw):
             column[g] = start
         for column in (s.q_ann, s.q_tx, s.q_ack, s.q_ce, s.q_ce_done, s.r_exp, s.r_msn, s.r_left):
@@ -1047,4 +1061,5 @@ class Exact:
     def completed(self, pe: int) -> int:
         """Completed WQEs of a PE, silent ones and errors included."""
         s = self.s
-        return sum(s.retired(g) - int(s.q_start[g]) for g in np.flatnonzero(s.q_pe == pe).tolist())
+        mine = np.flatnonzero(s.q_pe == pe).tolist()
+        return sum(s.retired(g) - int(s.q_start[g]) + int(s.q_gone[g]) for g in mine)

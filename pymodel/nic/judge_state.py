@@ -273,6 +273,7 @@ class State:
         # ---- QPs: requester. Packets of a QP are numbered from 0: PSN = sq_psn + number
         start = ints([x[2].sq_start_index % (1 << b) for x, b in zip(qps, self.q_bits.tolist(), strict=True)])
         self.q_start = start
+        self.q_gone = np.zeros(nq, np.int64)  # WQEs completed before the QP's last reset
         self.q_state = np.full(nq, RTS, np.int64)
         self.q_pi, self.q_ret, self.q_fetch = start.copy(), start.copy(), start.copy()
         self.q_ann = np.zeros(nq, np.int64)  # packets of all announced WQEs
@@ -321,6 +322,7 @@ class State:
         self.w_local = np.zeros(total, np.bool_)  # that error was found by the requester itself
         self.w_time = np.zeros(total, np.int64)  # cycle of the doorbell
         self.w_pos = np.zeros(total, np.int64)  # record of the doorbell
+        self.w_done = np.zeros(total, np.int64)  # cycle of its CQE, where that carries an error
         self.w_sent = np.zeros(
             total, np.int64
         )  # record of its last packet, far away: not sent (batch engine)

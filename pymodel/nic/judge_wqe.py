@@ -109,6 +109,7 @@ def announce(
     state.w_err[rows] = err
     state.w_local[rows] = err != 0
     state.w_time[rows] = time
+    state.w_done[rows] = 0
     state.w_pos[rows] = position
     state.w_sent[rows] = 1 << 62
     return not err.any()
