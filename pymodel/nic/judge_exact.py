@@ -614,6 +614,10 @@ class Exact:
                 # of a QP that is set again the PSNs may be new
                 word = int(s.stage[pe, 3])
                 s.q_sq_psn[g], s.q_rq_psn[g] = word & _MASK24, word >> 32 & _MASK24
+                # packets that met its change to ERR and were not executed after all
+                gone = [e for e in s.inbound[pe] if e.gq == g and e.late is not None and not e.done]
+                for entry in gone:
+                    s.inbound[pe].remove(entry)
         elif obj == 2 and op == 1 and index < s.params.num_cq:
             c = int(s.cq_lut[pe, index])
             if c >= 0 and (s.q_state[s.q_cq == c] == RESET).all():

@@ -33,7 +33,7 @@ SIZES = {
     "both": lambda rng: rng.choice((0, 8, 64, 64, 300, 4096, 9000)),
 }
 #: WQEs per QP
-COUNTS = {"small": 400, "long": 24, "both": 60}
+COUNTS = {"small": 600, "long": 24, "both": 100}
 
 
 class Weather:
