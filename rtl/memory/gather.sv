@@ -195,7 +195,7 @@ module gather
   // Then what is issued.
   localparam int unsigned Ahead = 8;
   logic       fence_busy, ahead_q;
-  logic [3:0] ahead_left_q;
+  logic [4:0] ahead_left_q;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -203,9 +203,9 @@ module gather
       ahead_left_q <= '0;
     end else begin
       // pipeline of the requester: the first cycles of a wait do not count
-      if (!mr_drain_i) ahead_left_q <= 4'(Ahead + 8);
-      else if (ahead_left_q != '0 && (taken || issue_idle || ahead_left_q > 4'(Ahead))) begin
-        ahead_left_q <= ahead_left_q - 4'd1;
+      if (!mr_drain_i) ahead_left_q <= 5'(Ahead + 8);
+      else if (ahead_left_q != '0 && (taken || issue_idle || ahead_left_q > 5'(Ahead))) begin
+        ahead_left_q <= ahead_left_q - 5'd1;
       end
       ahead_q <= mr_drain_i && ahead_left_q != '0;
     end
