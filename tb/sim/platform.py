@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,10 @@ class Rig:
         origin = await self._time_origin()
         if self._judged:
             configs = [PeConfig.of(pe) for pe in self.fabric.pes]
-            self.judge = Judge(configs, self.fabric.config.params, time_origin=origin)
+            config = self.fabric.config
+            # the bring-up, which programs it, is over before the judge looks
+            params = replace(config.params, cq_wait=config.cq_wait)
+            self.judge = Judge(configs, params, time_origin=origin)
         for step in [cocotb.start_soon(self._bring_up(pe.rank)) for pe in self.fabric.pes]:
             await step
         lib.drain()
