@@ -191,13 +191,21 @@ async def test_ignored_and_refused(dut):
     await bad_cq()
     await still()
     assert first.problems == []
-    second = await rig.run([work, None])
+    assert (await rig.run([work, None])).problems == []
     done = 2 * step
     await rig.settle()
     await still()
     # no arm took effect: the CQEs since raised nothing
     assert await rig.lib.read(0, Csr.CQ_EVENT) == 0
-    await rig.check(second)
+    # and one that is accepted does arm
+    armed = plans[2]
+    data = doorbell.cq_encode(start + done, armed.cqn, 2)
+    await bad(PAGES + 4096 * armed.qpn + 16, data, None)
+    third = await rig.run([work, None])
+    done = 3 * step
+    await rig.settle()
+    assert await rig.lib.read(0, Csr.CQ_EVENT) == 1 << armed.cqn
+    await rig.check(third)
 
 
 @cocotb.test()

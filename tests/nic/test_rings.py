@@ -207,6 +207,40 @@ async def test_one_doorbell_across_the_end(dut):
 
 
 @cocotb.test()
+@cocotb.parametrize(knobs=["none", "stalls"])
+async def test_refill_at_each_cqe(dut, knobs):
+    """Full rings; for each CQE one more WQE in the same cycle: never an overrun (nic.md 3)."""
+    plans = [{"version": 1 + k % 2, "sq_depth": 2 << k % 3, "cq_stride": 32 << k // 3} for k in range(6)]
+    net = fabric(plans)
+    trace = Trace(net)
+    # a write response long after the data, which is visible at once or late
+    stalls = {"mem_stall": 8000, "mem_latency": 150, "commit_delay": 100, "mem_ooo": 20000, "axil_gap": 3}
+    rig = Rig(dut, net, knobs=stalls if knobs == "stalls" else {"mem_latency": 100}, sinks=[trace])
+    await rig.start()
+    laps = 5
+
+    async def refill(pe: Pe, index: int, remote: int) -> None:
+        qp = RawQp(pe, index)
+        depth = qp.plan.sq_depth
+        where = {"length": 8, "laddr": pe.heap_base, "raddr": remote + 8 * index}
+        await qp.post(depth, **where)
+        for _ in range(laps * depth):
+            assert not (await qp.take(1))["error_code"].any()
+            await qp.post(1, **where)
+        assert not (await qp.take(depth))["error_code"].any()
+
+    async def main(pe: Pe) -> None:
+        remote = pe.ptr(pe.alloc(64), 1)
+        for task in [await pe.spawn(refill(pe, index, remote)) for index in range(len(plans))]:
+            await pe.join(task)
+
+    summary = await rig.check(await rig.run([main, None]))
+    assert summary.wqes == sum((laps + 1) * plan["sq_depth"] for plan in plans)
+    assert all(trace.outstanding[0, plan.qpn] == plan.sq_depth for plan in net.pes[0].qps)
+    assert doorbell_counters(await rig.counters(0)) == {}
+
+
+@cocotb.test()
 async def test_every_depth(dut):
     """The driver's posts through rings of depth 2 to 8192 (V1) and 131072 (V2), lapped or left at the end."""
     depths = [1 << log for log in range(1, 14)]
