@@ -124,6 +124,10 @@ module classic_pair
     output logic                  n1_event_o
 );
 
+  // cocotb's main starts with random inputs: nothing is to be asserted before the first clock edge in reset
+  initial $assertoff;
+  always_ff @(posedge clk_i) if (!rst_ni) $asserton;
+
   rnic i_nic0 (
       .clk_i,
       .rst_ni,
