@@ -111,7 +111,7 @@ def cq_doorbell(next_cid: IntLike, ci: IntLike, producer: IntLike) -> U8:
     distance = (as_i64(next_cid) - as_i64(ci)) & (CID_MOD - 1)
     filled = (as_i64(producer) - as_i64(ci)) & (CID_MOD - 1)
     return np.select(
-        [distance <= filled, distance <= CID_MOD >> 1],
+        [distance <= filled, distance <= filled + (CID_MOD >> 1)],
         [CqDbVerdict.ACCEPTED, CqDbVerdict.BEYOND],
         CqDbVerdict.BACKWARD,
     ).astype(np.uint8)

@@ -85,7 +85,7 @@ module cq_state
 
   assign ahead        = db_ci_i - pos.ci;
   assign db_verdict_o = (ahead <= used) ? 2'd0
-                      : (ahead <= 23'h40_0000) ? 2'd2 : 2'd1;
+                      : ({1'b0, ahead} <= {1'b0, used} + 24'h40_0000) ? 2'd2 : 2'd1;
 
   assign db_moves_o   = (ahead != '0);
 

@@ -456,7 +456,7 @@ async def test_full_cq_blocks_nobody(dut):
 
 @cocotb.test()
 async def test_doorbell_verdicts(dut):
-    """d up to producer - CI accepted, up to 2^22 refused, else backward; refusals arm nothing (nic.md 3)."""
+    """d up to producer - CI accepted, 2^22 beyond refused, else backward; refusals arm nothing (nic.md 3)."""
     b = await Bench(dut).start()
     half = 1 << 22
     for cqn, start in enumerate((0, (1 << 23) - 3, 12345)):
@@ -469,8 +469,8 @@ async def test_doorbell_verdicts(dut):
         await b.step(60)
         for distance, verdict in (
             (8, BEYOND),
-            (half, BEYOND),
-            (half + 1, BACKWARD),
+            (7 + half, BEYOND),
+            (8 + half, BACKWARD),
             (-1, BACKWARD),
             (0, ACCEPTED),
             (3, ACCEPTED),
@@ -480,8 +480,8 @@ async def test_doorbell_verdicts(dut):
         for distance, verdict in (
             (2, BACKWARD),
             (8, BEYOND),
-            (3 + half, BEYOND),
-            (4 + half, BACKWARD),
+            (7 + half, BEYOND),
+            (8 + half, BACKWARD),
             (3, ACCEPTED),
             (7, ACCEPTED),
             (6, BACKWARD),

@@ -123,11 +123,17 @@ def test_cq_doorbell(data: st.DataObject) -> None:
     ci = data.draw(st.integers(0, 1 << 24) | st.sampled_from([(1 << 23) - 1, 1 << 22]))
     filled = data.draw(st.integers(0, depth) | st.just(depth))
     half = 1 << 22
-    step = data.draw(
-        st.integers(1 - half, half) | st.sampled_from([0, -1, filled, min(filled + 1, half), half, 1 - half])
+    last = min(filled + half, (1 << 23) - 1)  # last distance that is refused, not backward
+    near = st.sampled_from(
+        [0, filled, filled + 1, last - 1, last, min(last + 1, (1 << 23) - 1), (1 << 23) - 1]
     )
+    step = data.draw(st.integers(0, (1 << 23) - 1) | near)
     want = (
-        CqDbVerdict.BACKWARD if step < 0 else CqDbVerdict.ACCEPTED if step <= filled else CqDbVerdict.BEYOND
+        CqDbVerdict.ACCEPTED
+        if step <= filled
+        else CqDbVerdict.BEYOND
+        if step <= last
+        else CqDbVerdict.BACKWARD
     )
     for producer in (ci + filled, (ci + filled) % (1 << 23)):
         assert CqDbVerdict(int(rules.cq_doorbell((ci + step) % (1 << 23), ci, producer))) is want
@@ -136,7 +142,7 @@ def test_cq_doorbell(data: st.DataObject) -> None:
 def test_cq_doorbell_boundaries() -> None:
     """Typed in."""
     half = 1 << 22
-    got = rules.cq_doorbell([0, 4, 5, half, half + 1, (1 << 23) - 1], 0, 4)
+    got = rules.cq_doorbell([0, 4, 5, half + 4, half + 5, (1 << 23) - 1], 0, 4)
     assert [CqDbVerdict(x).name for x in got] == [
         "ACCEPTED",
         "ACCEPTED",
@@ -145,6 +151,8 @@ def test_cq_doorbell_boundaries() -> None:
         "BACKWARD",
         "BACKWARD",
     ]
+    # a full CQ of 2^22: every other distance lies within 2^22 beyond
+    assert CqDbVerdict(int(rules.cq_doorbell((1 << 23) - 1, 0, half))) is CqDbVerdict.BEYOND
     assert rules.cq_arms([0, 1, 2, 3]).tolist() == [False, False, True, True]
 
 

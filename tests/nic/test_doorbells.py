@@ -210,7 +210,7 @@ async def test_ignored_and_refused(dut):
 
 @cocotb.test()
 async def test_consumer_index_with_waiting_cqes(dut):
-    """A CQ that holds five CQEs: up to five are accepted, up to half of the width beyond, else backward."""
+    """A CQ that holds five CQEs: up to five are accepted, 2^22 beyond that are refused, else backward."""
     net = fabric(2, start=(1 << 23) - 3)
     rig = Rig(dut, net)
     await rig.start()
@@ -234,7 +234,7 @@ async def test_consumer_index_with_waiting_cqes(dut):
 
     result = await rig.run(main)
     await rig.settle()
-    assert doorbell_counters(await rig.counters(0)) == {"DB_CQ_BEYOND": 2 * 4, "DB_CQ_BACKWARD": 2 * 5}
+    assert doorbell_counters(await rig.counters(0)) == {"DB_CQ_BEYOND": 2 * 6, "DB_CQ_BACKWARD": 2 * 3}
     await rig.check(result)
 
 
