@@ -873,7 +873,6 @@ class Exact:
         if got.src_ip != s.flows[g].dst_ip:
             self._count(pe, Cnt.DROP_IP_SRC)
             return
-        self._count(pe, Cnt.RX_PACKET)
         if got.opcode in frames.RESPONSES:
             self._rx_response(pe, g, got)
         else:
@@ -894,6 +893,7 @@ class Exact:
     def _rx_response(self, pe: int, g: int, got: frames.Received) -> None:
         s = self.s
         if got.opcode != frames.ACK:
+            self._count(pe, Cnt.RX_PACKET)
             self._count(pe, Cnt.DROP_RESPONSE)
             return
         syndrome = got.ext[0]
@@ -901,6 +901,7 @@ class Exact:
         if kind not in (0, 1, 3) or (kind == 3 and code > 3) or syndrome >> 7:
             self._count(pe, Cnt.DROP_SYNDROME)
             return
+        self._count(pe, Cnt.RX_PACKET)
         acked, sent = int(s.q_ack[g]), int(s.q_tx[g])
         c = acked + signed24(got.psn - acked - int(s.q_sq_psn[g]))
         if c < acked or c >= sent:
@@ -942,6 +943,8 @@ class Exact:
             self._count(pe, Cnt.DUPLICATE)
             s.r_dup[g] = True
             return
+        # duplicates and packets from ahead have counters of their own, and only those (nic.md 7)
+        self._count(pe, Cnt.RX_PACKET)
         code = self._refuse(pe, g, got)
         if code:
             if not late:
