@@ -1,0 +1,439 @@
+"""Planted RTL faults: does a run turn red when the design is wrong in one place?
+
+``python tools/plant.py --list`` prints the table of faults, ``--all`` (or names) plants them one after the
+other and prints for each whether it was caught, by which program and why; exit code 1 if any was missed or
+the unplanted model is not green.
+
+All faults live in one model: a copy of ``rtl/`` in which each place reads "if this fault is chosen, the wrong
+expression, else the right one" (mutant schemata). A run chooses one by ``+plant=n``; 0 chooses none and must
+pass. So that a table that no longer fits the design cannot pass unseen, every place must be found exactly
+once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tb.sim import build, run  # noqa: E402  (needs the path above)
+from tools.rtl_files import rtl_files  # noqa: E402
+
+#: directory of the mutated sources, the results and the logs
+OUT = build.BUILD / "plant"
+PACKAGE = """// Which fault is planted: +plant=n, 0 none.
+package plant_pkg;
+  function automatic int unsigned chosen();
+    int unsigned n;
+    if ($value$plusargs("plant=%d", n) == 0) n = 0;
+    return n;
+  endfunction
+  int unsigned planted = chosen();
+endpackage
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong place.
+
+    ``place``: source text, found once in ``file``; what «» marks is an expression, and ``wrong`` comes in its
+    place.
+    """
+
+    name: str
+    file: str
+    place: str
+    wrong: str
+
+    @property
+    def block(self) -> str:
+        """The folder of the design that it is in."""
+        return self.file.split("/")[0]
+
+
+FAULTS = [
+    # ---- doorbell
+    Fault("doorbell-stale-accepted", "doorbell/db_pkg.sv", "end else if («ahead <= half») begin", "1'b1"),
+    Fault(
+        "doorbell-full-ring-refused",
+        "doorbell/db_pkg.sv",
+        "(IdxW + 1)'(outstanding) <= «((IdxW + 1)'(1) << log)»",
+        "(((IdxW + 1)'(1) << log) - (IdxW + 1)'(1))",
+    ),
+    Fault(
+        "doorbell-overrun-accepted",
+        "doorbell/db_pkg.sv",
+        "<= «((IdxW + 1)'(1) << log)») begin",
+        "((IdxW + 1)'(2) << log)",
+    ),
+    Fault("doorbell-v1-width", "doorbell/db_pkg.sv", "return version2 ? '1 : «18'h03fff»;", "18'h07fff"),
+    Fault(
+        "async-event-number",
+        "doorbell/db_decode.sv",
+        "kind: AsyncSqOverrun, number: 24'(eff_qpi_q) + «24'(FirstQpn)»}",
+        "24'd0",
+    ),
+    # ---- fetch
+    Fault("fetch-ring-wrap-missing", "fetch/fetch_eng.sv", "if («to_end < idx_t'(num)») num", "1'b0"),
+    Fault("fetch-crosses-4k", "fetch/fetch_eng.sv", "if («to_page < 6'(num)») num", "1'b0"),
+    Fault(
+        "fetch-not-announced", "fetch/fetch_eng.sv", "if («avail < idx_t'(num)») num = avail[3:0];", "1'b0"
+    ),
+    Fault(
+        "decode-dirty-bit",
+        "fetch/wqe_decode.sv",
+        "assign with_imm   = «data_i[8]»;",
+        "(data_i[8] || data_i[9])",
+    ),
+    Fault(
+        "decode-id-unchecked",
+        "fetch/wqe_decode.sv",
+        "else if («id_index != idx_logical(idx_i, version2_i) || id_low != 3'd0»)",
+        "id_low != 3'd0",
+    ),
+    Fault(
+        "decode-local-length-unchecked",
+        "fetch/wqe_decode.sv",
+        "default:  len_bad = «(len_a != msg_len) || (len_b != msg_len)»;",
+        "len_a != msg_len",
+    ),
+    # ---- requester
+    Fault("psn-step-zero-length", "requester/tx_cut.sv", "if («len_i == '0») num = (LenW + 1)'(1);", "1'b0"),
+    Fault(
+        "cut-last-at-mtu", "requester/tx_cut.sv", "last      = («left <= LenW'(mtu)»);", "left < LenW'(mtu)"
+    ),
+    Fault(
+        "ack-interval",
+        "requester/tx_sched.sv",
+        "last || (pkt_q[lane_q] == «4'(AckInterval - 1)»);",
+        "4'(AckInterval - 2)",
+    ),
+    Fault("ack-covers-one-more", "requester/ack_track.sv", "psn_q + «psn_t'(1)» : psn_q;", "psn_t'(2)"),
+    Fault(
+        "ack-outside-window",
+        "requester/ack_track.sv",
+        "assign known     = («in_window < (iss.psn - una.psn)»)",
+        "1'b1",
+    ),
+    Fault("nak-code-swapped", "requester/ack_track.sv", "(code_q == 2'd1) ? «CqeNakInvReq»", "CqeNakAccess"),
+    Fault("sends-after-failure", "requester/requester.sv", "assign qp_ok       = «live & ~stop»;", "live"),
+    Fault("in-flight-unbounded", "requester/tx_sched.sv", ">= «5'(MaxInflight)»);", "5'd31"),
+    # ---- completion
+    Fault("cqe-owner-of-next-index", "completion/cq_state.sv", ": {9'd0, «pos.pi»};", "(pos.pi + 23'd1)"),
+    Fault(
+        "cqe-slot-of-next-index",
+        "completion/cq_state.sv",
+        "assign slot  = «pos.pi» & (depth",
+        "(pos.pi + 23'd1)",
+    ),
+    Fault(
+        "cq-room-off-by-one",
+        "completion/cq_state.sv",
+        "keep.ignore_overrun || («used < depth»);",
+        "used <= depth",
+    ),
+    Fault(
+        "cq-doorbell-beyond-producer",
+        "completion/cq_state.sv",
+        "assign db_verdict_o = («ahead <= used»)",
+        "ahead <= used + 23'd1",
+    ),
+    Fault(
+        "cqe-strobes-neighbour",
+        "completion/cqe_writer.sv",
+        "beat_o.strb[63:32]   = '1;\n      end else begin\n        beat_o.data[255:0] = head.payload;\n"
+        "        beat_o.strb[31:0]  = «'1»;",
+        "32'h7fff_ffff",
+    ),
+    Fault("cqe-length-on-error", "completion/cqe_format.sv", "(«code_i == CqeOk») ? len_i", "1'b1"),
+    Fault("cqe-flush-opcode", "completion/comp_eng.sv", ".opcode_i((«what == WhatFlush») ? 8'd0", "1'b0"),
+    Fault(
+        "cqe-order-not-kept",
+        "completion/comp_eng.sv",
+        "if («acked_q && !flush_q[qpi_q]») what = WhatGood;",
+        "(acked_q || next_acked_q) && !flush_q[qpi_q]",
+    ),
+    Fault(
+        "retired-index-late",
+        "completion/comp_eng.sv",
+        "retire_o          <= '{valid: go, qpi: qpi_q, idx: «ri_next»};",
+        "ri",
+    ),
+    Fault(
+        "flush-missing",
+        "completion/comp_eng.sv",
+        "assign push    = «go && need && !overrun»;",
+        "go && need && !overrun && what != WhatFlush",
+    ),
+    Fault(
+        "error-without-ce-silent",
+        "completion/comp_eng.sv",
+        "assign need    = («what == WhatFail») ||",
+        "what == WhatFail && entry_i.wqe.ce",
+    ),
+    Fault("cq-wait-ignored", "completion/comp_eng.sv", "(«time_i - since > {16'd0, cq_wait_i}»)", "1'b0"),
+    Fault(
+        "arm-fires-for-ever",
+        "completion/cq_event.sv",
+        "if («set_valid_o») arm_q[done_cqn_i] <= 1'b0;",
+        "1'b0",
+    ),
+    Fault(
+        "arm-solicited-ignored",
+        "completion/cq_event.sv",
+        "(«!arm_sol_q[done_cqn_i] || done_solicit_i»);",
+        "1'b1",
+    ),
+    Fault("cqe-bus-error-ignored", "completion/cqe_writer.sv", "assign done_err_o     = «b_err_i»;", "1'b0"),
+    # ---- memory
+    Fault("gather-error-ignored", "memory/gather.sv", "assign done_err = «err_q || beat_i.err»;", "1'b0"),
+    Fault(
+        "gather-not-whole", "memory/gather.sv", "assign whole   = «pkt_q.beats == '0 || head_done»;", "1'b1"
+    ),
+    Fault(
+        "strobe-end-off-by-one",
+        "memory/realign.sv",
+        "? 7'd64 : «{1'b0, cmd_end[5:0]}»;",
+        "{1'b0, cmd_end[5:0]} + 7'd1",
+    ),
+    Fault(
+        "strobe-start-off-by-one",
+        "memory/realign.sv",
+        "{DataBytes{1'b1}} << «s1_q.lo»;",
+        "{s1_q.lo[5:1], 1'b0}",
+    ),
+    Fault("realign-stale-lanes", "memory/realign.sv", "older = «s1_q.alone» ? rd_data_i : prev_q;", "1'b1"),
+    Fault(
+        "scatter-page-crossing",
+        "memory/scatter.sv",
+        "assign two         = «!cmd.move.skip && beats > to_page_end»;",
+        "1'b0",
+    ),
+    Fault(
+        "mr-bound-without-carry",
+        "memory/mr_check.sv",
+        "past     = «{1'b0, offset} + 66'(s1_q.len)»;",
+        "{2'b00, offset[63:0] + {32'd0, s1_q.len}}",
+    ),
+    Fault(
+        "mr-end-unchecked",
+        "memory/mr_check.sv",
+        "assign range_ok = «past» <= {1'b0, region.length};",
+        "{1'b0, offset}",
+    ),
+    Fault(
+        "mr-tag-unchecked",
+        "memory/mr_check.sv",
+        "«s1_q.tag == (s1_q.remote ? region.rtag : region.ltag)»;",
+        "1'b1",
+    ),
+    Fault(
+        "mr-right-unchecked", "memory/mr_check.sv", "RightRemWrite: right_ok = «region.rem_write»;", "1'b1"
+    ),
+    # ---- responder
+    Fault(
+        "ack-before-write-response",
+        "responder/resp_done.sv",
+        "assign waits  = «seen_q != head.bursts»;",
+        "1'b0",
+    ),
+    Fault(
+        "write-error-ignored",
+        "responder/resp_done.sv",
+        "assign failed = «bad_q || (waits && b_err)»;",
+        "1'b0",
+    ),
+    Fault(
+        "executes-after-nak",
+        "responder/responder.sv",
+        "qp_rts_i[p1_qpi_q] && «!nak_q[p1_qpi_q]» && !dead_i[p1_qpi_q]",
+        "1'b1",
+    ),
+    Fault("duplicate-executed", "responder/resp_rules.sv", "end else if («ahead[23]») begin", "1'b0"),
+    Fault("psn-ahead-executed", "responder/resp_rules.sv", "end else if («ahead != '0») begin", "1'b0"),
+    Fault("msn-not-for-only", "responder/resp_rules.sv", "if («last || only») next_o.msn", "last"),
+    Fault(
+        "qp-right-unchecked", "responder/resp_rules.sv", "|| !length_ok || «!ctx_i.rem_write») begin", "1'b0"
+    ),
+    Fault(
+        "nak-code-wrong", "responder/responder.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
+    ),
+    Fault(
+        "ack-overwrites-nak", "responder/ack_gen.sv", "assign in_nak = «in_i.syndrome[6:5] != 2'b00»;", "1'b0"
+    ),
+    # ---- wire
+    Fault("icrc-ignored", "wire/rx_verdict.sv", "else if («icrc_recv_i != icrc_calc_i») reason", "1'b0"),
+    Fault("ip-checksum-unchecked", "wire/rx_verdict.sv", "assign sum_ok = «sum[15:0] == 16'hffff»;", "1'b1"),
+    Fault(
+        "pad-count",
+        "wire/tx_header.sv",
+        "assign pad    = «2'(-draft_q.pay_len[1:0])»;",
+        "draft_q.pay_len[1:0]",
+    ),
+    Fault("mig-req-bit", "wire/tx_header.sv", "draft_q.se, «1'b1», pad, 4'h0, draft_q.bth,", "1'b0"),
+    Fault("ip-checksum-fold", "wire/tx_header.sv", "return «~sum[15:0]»;", "~sum[16:1]"),
+    Fault(
+        "rx-buffer-leak",
+        "wire/rx_parse.sv",
+        "assign base       = («end_q && !keep») ? start_q : wr_q;",
+        "1'b0",
+    ),
+]
+
+#: (module, test) in order; the first that fails has caught the fault
+PROGRAMS = [
+    ("tests.tools.plant_program", "program"),
+    ("tests.nic.test_errors", "test_error_codes/order=1"),
+    ("tests.nic.test_cq_full", "test_waiting_disturbs_nobody"),
+    ("tests.nic.test_cq_full", "test_events_and_arming"),
+    ("tests.nic.test_cq_full", "test_cq_wait_ends_in_overrun"),
+    ("tests.nic.test_errors", "test_err_without_a_wqe"),
+    ("tests.nic.test_errors", "test_cqe_write_bus_error"),
+]
+#: wall-clock limit of one program, seconds
+TIMEOUT = 240.0
+
+
+class PlantError(Exception):
+    """The table does not fit the design."""
+
+
+def mutate(faults: Sequence[Fault] = FAULTS, rtl: Path = ROOT / "rtl", out: Path = OUT / "rtl") -> list[Path]:
+    """A copy of the design with all faults in it, to be chosen by +plant; its files in compile order."""
+    texts = {p.relative_to(rtl).as_posix(): p.read_text(encoding="utf-8") for p in rtl_files(rtl)}
+    edits: dict[str, list[tuple[int, int, str]]] = {}
+    for number, fault in enumerate(faults, 1):
+        place = re.fullmatch("(.*)«(.*)»(.*)", fault.place, re.DOTALL)
+        if place is None or fault.file not in texts:
+            raise PlantError(f"{fault.name}: no marked expression, or no file {fault.file}")
+        before, right, after = place.groups()
+        found = [m.start() for m in re.finditer(re.escape(before + right + after), texts[fault.file])]
+        if len(found) != 1:
+            text = before + right + after
+            raise PlantError(f"{fault.name}: {len(found)} places in {fault.file} read {text!r}")
+        start = found[0] + len(before)
+        chosen = f"plant_pkg::planted == {number}"
+        choice = f"(({chosen}) ? ({fault.wrong}) : (\0))"
+        edits.setdefault(fault.file, []).append((start, start + len(right), choice))
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        spans: dict[tuple[int, int], str] = {}
+        for start, stop, form in edits.get(name, []):
+            # two faults in one expression: one choice around the other
+            inner = spans.get((start, stop), text[start:stop])
+            spans[start, stop] = form.replace("\0", inner)
+        for (start, stop), new in sorted(spans.items(), reverse=True):
+            text = text[:start] + new + text[stop:]
+        _write(out / name, text)
+    _write(out / "plant_pkg.sv", PACKAGE)
+    for stray in set(out.rglob("*.sv")) - {out / name for name in texts} - {out / "plant_pkg.sv"}:
+        stray.unlink()
+    return rtl_files(out)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def model() -> Path:
+    """The simulator with all faults; built where the cache does not hold it."""
+    with build._locked(OUT / "rtl.lock"):
+        files = mutate()
+    return build.build(build.nic_bench(2, [str(p) for p in files]))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a fault led to. ``program``: what caught it, empty if nothing did; ``cause``: one line."""
+
+    fault: str
+    program: str
+    cause: str
+    seconds: float
+
+
+def attempt(exe: Path, number: int, seed: int, programs: Iterable[tuple[str, str]]) -> Verdict:
+    """Run programs with fault ``number`` (0: none) until one fails."""
+    name = FAULTS[number - 1].name if number else "no fault"
+    start = time.monotonic()
+    for module, test in programs:
+        out = OUT / "results" / f"{name}-{re.sub('[^a-z_0-9]+', '_', test)}"
+        outcome = run.run(
+            exe,
+            module,
+            "tb_top",
+            out=out,
+            seed=seed,
+            test=test,
+            pes=2,
+            timeout=TIMEOUT,
+            args=[f"+plant={number}"],
+        )
+        error = outcome.error
+        if error is None and outcome.tests != 1:
+            error = f"{outcome.tests} results in place of one"
+        if error is not None:
+            return Verdict(name, test, _cause(error), time.monotonic() - start)
+    return Verdict(name, "", "", time.monotonic() - start)
+
+
+def _cause(error: str) -> str:
+    """One line of a failure's text: that of the exception, where it is a traceback."""
+    lines = error.split("\n")
+    if lines[0].startswith("Traceback"):
+        lines = [
+            line for line in lines if re.match(r"[\w.]+(Error|Failed|Exception|Stalled)\b", line)
+        ] or lines
+    return " ".join(" ".join(lines).split())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; see the module's text."""
+    parser = argparse.ArgumentParser(prog="plant.py", description="plant RTL faults, see runs turn red")
+    parser.add_argument("names", nargs="*", help="faults to plant")
+    parser.add_argument("--all", action="store_true", help="plant every fault")
+    parser.add_argument("--list", action="store_true", help="print the table")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+    numbers = {fault.name: number for number, fault in enumerate(FAULTS, 1)}
+    unknown = [name for name in args.names if name not in numbers]
+    if unknown:
+        parser.error(f"no such fault: {', '.join(unknown)}")
+    if args.list:
+        for fault in FAULTS:
+            print(f"{fault.name:30} {fault.file:28} {fault.place}  ->  {fault.wrong}".replace("\n", " "))
+        return 0
+    chosen = list(numbers) if args.all else args.names
+    if not chosen:
+        parser.error("name faults, or --all, or --list")
+    try:
+        exe = model()
+    except (PlantError, build.BuildError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    control = attempt(exe, 0, args.seed, PROGRAMS)
+    if control.program:
+        print(f"the unplanted model fails {control.program}: {control.cause[:200]}")
+        return 1
+    caught = 0
+    for name in chosen:
+        verdict = attempt(exe, numbers[name], args.seed, PROGRAMS)
+        caught += bool(verdict.program)
+        state = f"caught by {verdict.program}: {verdict.cause[:70]}" if verdict.program else "MISSED"
+        print(f"{name:30} {FAULTS[numbers[name] - 1].block:11} {verdict.seconds:5.1f} s  {state}", flush=True)
+    print(f"{caught} of {len(chosen)} planted faults caught")
+    return 0 if caught == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
