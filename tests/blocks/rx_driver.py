@@ -15,6 +15,7 @@ BENCH = {
         "rtl/rnic_pkg.sv",
         "rtl/common/*.sv",
         "rtl/context/ctx_ram.sv",
+        "rtl/context/mr_fence.sv",
         "rtl/memory/*.sv",
         "rtl/wire/*.sv",
         "rtl/responder/*.sv",

@@ -24,6 +24,7 @@ BENCH = {
         "rtl/rnic_pkg.sv",
         "rtl/common/*.sv",
         "rtl/context/ctx_ram.sv",
+        "rtl/context/mr_fence.sv",
         "rtl/memory/gather.sv",
         "rtl/memory/gather_issue.sv",
         "rtl/memory/realign.sv",
