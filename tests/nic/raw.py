@@ -17,7 +17,7 @@ from pymodel.formats import cqe, doorbell, wqe
 from pymodel.host.table import WQE_BYTES, Fabric
 from pymodel.nic.context import CmdObj, CmdOp, command_writes
 from pymodel.nic.params import CMD_STATUS, AsyncKind, Cnt, Csr
-from pymodel.platform import Watch, mmio_write, store, wait
+from pymodel.platform import Watch, mmio_write, now, store, wait
 from tb.sim.platform import COUNTERS, Rig
 
 #: offsets in each heap: what is sent, and where it lands
@@ -25,6 +25,8 @@ SOURCE, TARGET = 2 << 20, 8 << 20
 #: bytes of random data behind SOURCE
 POOL = 64 << 10
 FLUSH = 0xFF
+#: NIC cycles in which a CQE must come where nothing stalls for long
+PATIENCE = 30_000
 
 
 class RawQp:
@@ -88,8 +90,6 @@ class RawQp:
 
     async def until(self, count: int = 1, timeout: int | None = None) -> bool:
         """Sleep until ``count`` CQEs are there; False after ``timeout`` cycles."""
-        from pymodel.platform import now
-
         deadline = None if timeout is None else await now() + timeout
         last = self.tail + count - 1
         return await wait(
@@ -115,11 +115,16 @@ class RawQp:
         await mmio_write(self.address(doorbell_offset=16), int(data))
 
     async def complete(self, count: int) -> list[int]:
-        """Wait for ``count`` CQEs, consume them, ring; gives the error codes. Checks order and names."""
+        """Wait for ``count`` CQEs, consume them, ring; gives the error codes.
+
+        Raises AssertionError where one does not come within PATIENCE: QPs beside it may go on for ever, so
+        that the run as a whole never looks hung.
+        """
         codes: list[int] = []
         while len(codes) < count:
             step = min(count - len(codes), self.plan.cq_depth)
-            await self.until(step)
+            there = await self.until(step, PATIENCE)
+            assert there, f"QPN {self.plan.qpn}: {self.visible()} of {step} CQEs in {PATIENCE} cycles"
             codes += [code for _, code in self.take(step)]
             await self.ring_cq()
         return codes

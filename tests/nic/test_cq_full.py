@@ -24,7 +24,7 @@ from pymodel.nic.params import AsyncKind, AxiId, Cnt, Csr
 from pymodel.platform import now, sleep
 from tb.sim.platform import Rig
 from tb.sim.records import Kind
-from tests.nic.raw import FLUSH, TARGET, Console, RawQp, fill_sources, renew
+from tests.nic.raw import FLUSH, PATIENCE, TARGET, Console, RawQp, fill_sources, renew
 
 PES = 2
 DEPTH = 8
@@ -108,7 +108,7 @@ async def test_waiting_disturbs_nobody(dut):
     async def job() -> list[int]:
         codes: list[int] = []
         await qp.post(*[qp.fields(64, 64 * k) for k in range(DEPTH)])
-        await qp.until(DEPTH)
+        assert await qp.until(DEPTH, PATIENCE)
         # the ring of WQEs is free again, the CQ is not: these run, and wait
         await qp.post(*[qp.fields(64, 4096 + 64 * k) for k in range(DEPTH)])
         await sleep(4000)
@@ -130,7 +130,8 @@ async def test_waiting_disturbs_nobody(dut):
             assert qp.visible() == min(free + DEPTH, 2 * DEPTH) - len(codes)
             await qp.ring_cq()
             free = len(codes)
-            await qp.until(min(DEPTH, 2 * DEPTH - free)) if free < 2 * DEPTH else None
+            if free < 2 * DEPTH:
+                assert await qp.until(min(DEPTH, 2 * DEPTH - free), PATIENCE)
             await sleep(300)
             assert qp.visible() == min(DEPTH, 2 * DEPTH - free), "as many as the doorbell made room for"
         return codes
@@ -154,14 +155,14 @@ async def test_cq_wait_ends_in_overrun(dut):
     async def in_time() -> None:
         """Room comes before the time is over; the time starts anew each time."""
         await qp.post(*[qp.fields(8) for _ in range(DEPTH)])
-        await qp.until(DEPTH)
+        assert await qp.until(DEPTH, PATIENCE)
         await qp.post(*[qp.fields(8) for _ in range(DEPTH)])
         for _ in range(DEPTH):
             await sleep(limit - 700)
             assert qp.visible() == DEPTH
             assert qp.take(1)[0][1] == 0
             await qp.ring_cq()
-            await qp.until(DEPTH)
+            assert await qp.until(DEPTH, PATIENCE)
         assert await qp.complete(DEPTH) == [0] * DEPTH
 
     await scene.run(in_time())
@@ -172,7 +173,7 @@ async def test_cq_wait_ends_in_overrun(dut):
 
     async def too_late() -> int:
         await qp.post(*[qp.fields(8) for _ in range(DEPTH)])
-        await qp.until(DEPTH)
+        assert await qp.until(DEPTH, PATIENCE)
         since = await now()
         await qp.post(*[qp.fields(8) for _ in range(3)])
         await sleep(limit + 1500)

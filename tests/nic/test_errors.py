@@ -202,16 +202,19 @@ class Stage:
 
 
 async def fail(rig: Rig, qp: RawQp, case: Case, before: int, after: int, rng: random.Random) -> list[int]:
-    """A stream with the bad WQE in it, by one or several doorbells; gives the codes."""
+    """A stream with the bad WQE in it, by one or two doorbells; gives the codes.
 
-    def good() -> dict:
-        return qp.fields(rng.choice((0, 8, 64, rng.randrange(1, 2000))), rng.randrange(1 << 14))
+    The bad WQE and those behind it need not ask for a CQE: errors and flushes give one all the same.
+    """
+
+    def good(**changes: int) -> dict:
+        return qp.fields(rng.choice((0, 8, 64, rng.randrange(1, 2000))), rng.randrange(1 << 14), **changes)
 
     await qp.put(*[good() for _ in range(before)])
     if rng.randrange(2):
         await qp.ring_sq()
-    bad = {**qp.fields(64, 1 << 15), **case.changes(qp)}
-    await qp.put(bad, *[good() for _ in range(after)])
+    bad = {**qp.fields(64, 1 << 15, ce=rng.randrange(2)), **case.changes(qp)}
+    await qp.put(bad, *[good(ce=rng.randrange(2)) for _ in range(after)])
     await qp.ring_sq()
     return await qp.complete(before + 1 + after)
 
