@@ -260,7 +260,7 @@ class Bench:
     async def set_mr(
         self, mrn: int, base: int, length: int, rights: int = 3, tag: int = 0x5A, valid: bool = True
     ) -> int:
-        """Programs a region (rights from bit 0: local write, remote write, read, atomic); returns its rkey."""
+        """Programs a region (rights from bit 0: local write, remote write, read, atomic); its rkey."""
         dut = self.dut
         dut.mr_set_i.value = 1
         dut.mrn_i.value = mrn
