@@ -33,6 +33,7 @@ from tb.sim.workload import run_bare
 
 OUT = ROOT / "build" / "bench"
 FAST = "tests.bench_fast.fast_bench"
+EMPTY = "tests.bench_fast.empty_bench"
 CLASSIC = "tests.bench_classic.classic_bench"
 QUIET = ("-Wno-fatal", "-Wno-lint", "-Wno-style")
 
@@ -222,7 +223,7 @@ def empty_process(rounds: int) -> tuple[float, float]:
     cpu, wall = [], []
     for _ in range(rounds):
         before = children_cpu()
-        wall.append(simulate(exe, FAST, "tb_top", "empty", {}, pes=1).wall_s)
+        wall.append(simulate(exe, EMPTY, "tb_top", "empty", {}, pes=1).wall_s)
         cpu.append(children_cpu() - before)
     return median(cpu), median(wall)
 

@@ -216,8 +216,3 @@ async def verdict(dut: Any) -> None:
     await sim.reset()
     for pe in range(sim.n_pes):
         assert await sim.read(pe, csr_map.ID) == csr_map.RESET["id"]
-
-
-@cocotb.test()
-async def empty(dut: Any) -> None:
-    """Nothing: the price of a process."""
