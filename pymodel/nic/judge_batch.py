@@ -1082,7 +1082,7 @@ class Batch:
         size = np.concatenate([stores.len[plain], got.size[pay], sent.size[out]])
         # 0: stores, 1: inbound payload, 2: sent payload, which is only looked at
         what = np.repeat(np.arange(3), [plain.size, pay.size, out.size])
-        loop = self._bulk(what, to, at, size)
+        loop = self._bulk(what, to, at, size, pos)
         order = np.flatnonzero(loop)
         order = order[np.argsort(pos[order], kind="stable")]
         compare = what[order] == 2
@@ -1100,7 +1100,7 @@ class Batch:
         s.memory.touch_many(flat, stores.len)
         s.memory.touch_many(got.flat[pay], got.size[pay])
 
-    def _bulk(self, what: I64, to: I64, at: I64, size: I64) -> Bools:
+    def _bulk(self, what: I64, to: I64, at: I64, size: I64, pos: I64) -> Bools:
         """Do at once what no other access of the batch can meet; which accesses are left for the loop.
 
         Accesses of one kind and size keep their order among themselves. A page that a second kind or size of
@@ -1129,6 +1129,8 @@ class Batch:
                 some = mine[size[mine] == n]
                 if n > _SHORT or some.size < _FEW:
                     continue
+                # payload comes sorted by QP: of writes of several QPs to one place the last one stands
+                some = some[np.argsort(pos[some], kind="stable")]
                 window = np.ndarray(
                     (self.s.memory.bytes.size - n + 1,), f"V{n}", self.s.memory.bytes, 0, (1,)
                 )

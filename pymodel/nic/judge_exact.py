@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from pymodel.formats.cqe import CqeError
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.judge_records import Check, Finding, Kind
-from pymodel.nic.judge_state import ERR, RESET, RTS, InboundWrite, State
+from pymodel.nic.judge_state import DUPLICATES, ERR, RESET, RTS, InboundWrite, State
 from pymodel.nic.judge_wqe import announce, settle
 from pymodel.nic.params import CMD_REG, CMD_STAGE, STAGE_WORDS, AsyncKind, AxiId, Cnt, Csr
 
@@ -641,11 +642,12 @@ class Exact:
             column[g] = start
         for column in (s.q_ann, s.q_tx, s.q_ack, s.q_ce, s.q_ce_done, s.r_exp, s.r_msn, s.r_left):
             column[g] = 0
-        for flags in (s.q_flush, s.q_err_race, s.r_open, s.r_ahead, s.r_dup, s.q_odd):
+        for flags in (s.q_flush, s.q_err_race, s.r_open, s.r_ahead, s.q_odd):
             flags[g] = False
         for column in (s.q_bad, s.q_err_time, s.r_req, s.r_sent):
             column[g] = -1
-        s.r_nak.pop(g, None)
+        for due in (s.r_nak, s.r_nak_before, s.r_dup):
+            due.pop(g, None)
         s.q_state[g] = RESET
 
     def _mmio_read(self, r: Any) -> None:
@@ -797,18 +799,23 @@ class Exact:
         c = executed + signed24(psn - executed - int(s.q_rq_psn[g]))
         due = s.r_nak.get(g)
         if syndrome == frames.SYN_ACK:
-            limit = due[0] if due else executed
+            if due and not due[1] and due[0] <= c < executed:
+                # the expected packet came before the NAK 0 left: the newest response wins
+                s.r_nak_before.setdefault(g, set()).add(due[0])
+                del s.r_nak[g]
+                due = None
+            limit = due[0] if due and due[1] else executed
             if c >= limit:
                 self._find(Check.ACK_PSN, pe, "ACK", f"below {limit + int(s.q_rq_psn[g]) & _MASK24:#08x}",
                            f"{psn:#08x}", g, psn=psn)  # fmt: skip
                 return
-            if c < int(s.r_sent[g]) and not (s.r_dup[g] and c == executed - 1) or c < 0 and not s.r_dup[g]:
+            if (c < int(s.r_sent[g]) or c < 0) and not self._duplicate(g, c):
                 least = int(s.r_sent[g]) + int(s.q_rq_psn[g]) & _MASK24
                 self._find(Check.ACK_PSN, pe, "ACK", f"not below {least:#08x}", f"{psn:#08x}", g, psn=psn)
-            s.r_dup[g] = False
         else:
             code = syndrome & 31 if syndrome >> 5 == 3 else -1
-            if due is None or (c, code) != due:
+            before = s.r_nak_before.get(g, set())
+            if (due is None or (c, code) != due) and (code or c not in before):
                 want = (
                     f"code {due[1]} at PSN {due[0] + int(s.q_rq_psn[g]) & _MASK24:#08x}"
                     if due
@@ -821,7 +828,9 @@ class Exact:
             if code == 3 and s.q_err_time[g] == _NEVER:
                 self._find(Check.ACK_EARLY, pe, "NAK 3", "after the write response with the error", "before",
                            g, psn=psn)  # fmt: skip
-            del s.r_nak[g]
+            if (c, code) == due:
+                del s.r_nak[g]
+            before.discard(c)
             self._count(pe, _NAK_TX[code])
             c -= 1  # what a NAK acknowledges
         want_msn = self._msn_at(g, c)
@@ -836,6 +845,24 @@ class Exact:
             self._find(Check.ACK_EARLY, pe, "acknowledge", f"after the write responses of PSN {first:#08x}",
                        state, g, psn=psn)  # fmt: skip
         s.r_sent[g] = max(int(s.r_sent[g]), c if syndrome == frames.SYN_ACK else c + 1)
+
+    def _duplicate(self, g: int, c: int) -> bool:
+        """Whether a duplicate allows an ACK of packet `c` that goes back behind a response before it."""
+        allowed = self.s.r_dup.get(g)
+        if not allowed or c not in allowed:
+            return False
+        # ACKs leave in order, and one may stand for several
+        while allowed.popleft() != c:
+            pass
+        return True
+
+    def _nak_due(self, g: int, number: int, code: int) -> None:
+        """A NAK becomes due; one of code 0 that was due before may be on its way out."""
+        s = self.s
+        due = s.r_nak.get(g)
+        if due and not due[1]:
+            s.r_nak_before.setdefault(g, set()).add(due[0])
+        s.r_nak[g] = (number, code)
 
     def _msn_at(self, g: int, c: int) -> int:
         """Messages whose last packet is packet `c` or an earlier one."""
@@ -865,7 +892,15 @@ class Exact:
         late = bool(s.q_state[g] == ERR or (s.q_bad[g] >= 0 and s.retired(g) >= s.q_bad[g]))
         if late:
             self.loose |= {
-                (pe, int(n)) for n in (Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE)
+                (pe, int(n))
+                for n in (
+                    Cnt.DROP_QP,
+                    Cnt.RX_PACKET,
+                    Cnt.DROP_IP_SRC,
+                    Cnt.DROP_RESPONSE,
+                    Cnt.DUPLICATE,
+                    Cnt.PSN_AHEAD,
+                )  # fmt: skip
             }
             if got.opcode in frames.RESPONSES:
                 self._late_response(g, got)
@@ -936,19 +971,19 @@ class Exact:
             self._count(pe, Cnt.PSN_AHEAD)
             if not s.r_ahead[g] and not late:
                 s.r_ahead[g] = True
-                s.r_nak[g] = (number, 0)
+                self._nak_due(g, number, 0)
                 s.q_odd[g] = True
             return
         if ahead < 0:
             self._count(pe, Cnt.DUPLICATE)
-            s.r_dup[g] = True
+            s.r_dup.setdefault(g, deque(maxlen=DUPLICATES)).append(number - 1)
             return
         # duplicates and packets from ahead have counters of their own, and only those (nic.md 7)
         self._count(pe, Cnt.RX_PACKET)
         code = self._refuse(pe, g, got)
         if code:
             if not late:
-                s.r_nak[g] = (number, code)
+                self._nak_due(g, number, code)
                 s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
                 self._to_err(g, -SETTLE)  # in the receive path itself: no race
             return
@@ -969,7 +1004,7 @@ class Exact:
             if not (late or fault):
                 self._deposit(pe, va, got.payload)
         if fault and not late:
-            s.r_nak[g] = (number, 3)
+            self._nak_due(g, number, 3)
             s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
             self._to_err(g, _NEVER)
             s.r_exp[g] = number + 1
@@ -997,7 +1032,8 @@ class Exact:
         left = length if start else int(s.r_left[g])
         if last and (size != left or size > mtu or (op == frames.WRITE_LAST and not size)):
             return 1
-        if not last and (size != mtu or left < size):
+        # a First or Middle leaves a byte for the Last; a message has at most 2^31 bytes
+        if not last and (size != mtu or left <= size or left > 1 << 31):
             return 1
         if not start:
             row = s.mr_rows[pe, min(int(s.r_rkey[g]) >> 8, s.params.num_mr - 1)]

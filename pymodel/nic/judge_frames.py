@@ -33,6 +33,10 @@ EXT: Final = {
     0xC0: 44, 0xC1: 28, 0xC2: 28, 0xC3: 20,
 }  # fmt: skip
 RESPONSES: Final = frozenset((0x0D, 0x0E, 0x0F, 0x10, 0x11, 0x12))
+#: defined opcodes that may carry payload: SEND, WRITE, READ responses (wire.md 2)
+PAYLOAD: Final = frozenset((*range(0x0C), *range(0x0D, 0x11)))
+#: the largest MTU
+MAX_PAYLOAD: Final = 4096
 #: header bytes in frame order, to name a differing byte: (end, name)
 _LAYOUT: Final = (
     (6, "Ethernet destination"), (12, "Ethernet source"), (14, "EtherType"), (15, "IPv4 version, IHL"),
@@ -144,8 +148,7 @@ def receive(frame: bytes, mac: int, ip: int) -> Received | Cnt:
     # version and IHL, more fragments or an offset, protocol, checksum
     head = frame[14:34]
     fragment = int.from_bytes(head[6:8], "big") & 0x3FFF
-    summed = checksum(head[:10] + b"\0\0" + head[12:])
-    if head[0] != 0x45 or fragment or head[9] != 17 or summed != int.from_bytes(head[10:12], "big"):
+    if head[0] != 0x45 or fragment or head[9] != 17 or checksum(head):
         return Cnt.DROP_IPV4
     if int.from_bytes(head[16:20], "big") != ip:
         return Cnt.DROP_IP_DST
@@ -158,6 +161,9 @@ def receive(frame: bytes, mac: int, ip: int) -> Received | Cnt:
     pad = flags >> 4 & 3
     body = total - 44
     if total + ETH > len(frame) or udp_len != total - 20 or total & 3 or body < ext + pad:
+        return Cnt.DROP_LENGTH
+    # an undefined opcode has no extended header: all of its body is payload
+    if body - ext - pad > MAX_PAYLOAD or (body > ext and opcode in EXT and opcode not in PAYLOAD):
         return Cnt.DROP_LENGTH
     end = ETH + total - ICRC
     if icrc(frame[:end]) != frame[end : end + ICRC]:

@@ -201,6 +201,8 @@ class InboundWrite:
 RTS, ERR, RESET = 1, 2, 0
 #: rows of the tables are reused only this many WQEs (messages) later
 _MIN_ROWS = 1024
+#: duplicates per QP whose ACK may still be on its way out
+DUPLICATES = 256
 
 
 class State:
@@ -296,8 +298,11 @@ class State:
         self.r_req = np.full(nq, -1, np.int64)  # last packet with AckReq
         self.r_sent = np.full(nq, -1, np.int64)  # last packet that a response named
         self.r_ahead = np.zeros(nq, np.bool_)  # "NAK 0 sent" latch
-        self.r_dup = np.zeros(nq, np.bool_)  # a duplicate allows an ACK of expected - 1
         self.r_nak: dict[int, tuple[int, int]] = {}  # g -> (packet, code) of the NAK that is due
+        #: g -> packet before the expected one at each of the last duplicates, which allows an ACK of it
+        self.r_dup: dict[int, deque[int]] = {}
+        #: g -> packets of NAKs of code 0 that became due before another response and may be on their way out
+        self.r_nak_before: dict[int, set[int]] = {}
         #: QPs that only the exact engine judges: errors, flush, a NAK
         self.q_odd = np.zeros(nq, np.bool_)
 
