@@ -124,7 +124,12 @@ FAULTS = [
         "1'b1",
     ),
     Fault("nak-code-swapped", "requester/ack_track.sv", "(code_q == 2'd1) ? «CqeNakInvReq»", "CqeNakAccess"),
-    Fault("sends-after-failure", "requester/requester.sv", "assign qp_ok       = «live & ~stop»;", "live"),
+    Fault(
+        "gather-error-does-not-stop",
+        "memory/gather.sv",
+        "blocked = «blocked_q[pkt_q.job.qpi] && psn_t'(pkt_q.job.psn - blocked_psn) < 24'h80_0000»;",
+        "1'b0",
+    ),
     Fault("in-flight-unbounded", "requester/tx_sched.sv", ">= «5'(MaxInflight)»);", "5'd31"),
     # ---- completion
     Fault("cqe-owner-of-next-index", "completion/cq_state.sv", ": {9'd0, «pos.pi»};", "(pos.pi + 23'd1)"),
@@ -266,9 +271,7 @@ FAULTS = [
     Fault(
         "nak-code-wrong", "responder/responder.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
     ),
-    Fault(
-        "ack-overwrites-nak", "responder/ack_gen.sv", "assign in_nak = «in_i.syndrome[6:5] != 2'b00»;", "1'b0"
-    ),
+    Fault("nak-repeated", "responder/resp_rules.sv", "act_o.ack  = «!state_i.nak_sent»;", "1'b1"),
     # ---- wire
     Fault("icrc-ignored", "wire/rx_verdict.sv", "else if («icrc_recv_i != icrc_calc_i») reason", "1'b0"),
     Fault("ip-checksum-unchecked", "wire/rx_verdict.sv", "assign sum_ok = «sum[15:0] == 16'hffff»;", "1'b1"),
