@@ -48,6 +48,8 @@ class Exact:
         self.time_origin = time_origin
         #: (PE, counter) whose value a race leaves open
         self.loose: set[tuple[int, int]] = set()
+        #: g -> (WQE, cycle, PSN) of packets whose WQE's fetch has not been recorded yet
+        self._early: dict[int, list[tuple[int, int, int]]] = {}
         self._time = 0
         self._cq_flat = state.c_flat[state.c_order].tolist()
         self._sq_flat = state.q_flat[state.q_order].tolist()
@@ -177,16 +179,23 @@ class Exact:
         if s.q_state[g] == ERR and since > int(s.q_err_time[g]) + SETTLE:
             self._find(Check.READ_FETCH, pe, "WQE fetch", "none, the QP is in ERR", f"WQE {first}", g, first)
         s.q_fetch[g] = max(nxt, last + 1)
+        for early in self._early.pop(g, []):
+            if early[0] > last:
+                self._early.setdefault(g, []).append(early)
+            elif since >= early[1]:
+                self._find(Check.TX_EARLY, pe, "request packet", f"after the fetch of WQE {early[0]}",
+                           f"in cycle {early[1]}, fetch from {since} on", g, early[0], early[2])  # fmt: skip
 
     def _gather(self, pe: int, addr: int, length: int, since: int) -> None:
         """Whole aligned beats inside the source range of a live WQE (nic.md 1, 4)."""
         s = self.s
-        # after an error the CQE does not wait for reads that are under way: WQEs count until then
-        back = np.where(s.q_state == ERR, np.maximum(s.q_start, s.q_ret - s.q_depth), s.q_ret)
+        # after an error the CQE does not wait for reads that are under way, or wait for the memory port: WQEs
+        # count until then. Their rows last until q_mask later ones were announced; flushes are quick
+        back = np.where(s.q_state == ERR, np.maximum(s.q_start, s.q_pi - s.q_mask), s.q_ret)
         for g in np.flatnonzero((s.q_pe == pe) & (s.q_pi > back)).tolist():
             idx = np.arange(int(back[g]), int(s.q_pi[g]))
             rows = s.q_row[g] + (idx & s.q_mask[g])
-            rows = rows[(idx >= s.q_ret[g]) | (s.w_done[rows] >= since)]
+            rows = rows[(idx >= s.q_ret[g]) | ((s.w_done[rows] > 0) & (s.w_done[rows] + SETTLE >= since))]
             low = s.w_laddr[rows] & np.uint64(~63 & (1 << 64) - 1)
             into = np.uint64(addr) - low  # modulo 2^64
             # bytes of the aligned source range, and where the read ends in it
@@ -646,7 +655,7 @@ class Exact:
             flags[g] = False
         for column in (s.q_bad, s.q_err_time, s.r_req, s.r_sent):
             column[g] = -1
-        for due in (s.r_nak, s.r_nak_before, s.r_dup):
+        for due in (s.r_nak, s.r_nak_before, s.r_dup, self._early):
             due.pop(g, None)
         s.q_state[g] = RESET
 
@@ -736,8 +745,8 @@ class Exact:
             return
         expected, idx, head, size, last = due
         if idx >= s.q_fetch[g]:
-            self._find(Check.TX_EARLY, pe, "request packet", f"after the fetch of WQE {idx}",
-                       f"WQEs below {int(s.q_fetch[g])} are fetched", g, idx, got_psn)  # fmt: skip
+            # a burst is recorded at its last beat; a WQE of an earlier beat may be on the wire by then
+            self._early.setdefault(g, []).append((idx, self._time, got_psn))
         psn = number + int(s.q_sq_psn[g]) & _MASK24
         self._compare(pe, g, idx, psn, expected, frame, head, head + size)
         s.q_tx[g] = number + 1
@@ -1061,6 +1070,10 @@ class Exact:
                 row = s.row(g, idx)
                 add(Check.OUTSTANDING, g, idx, int(s.w_first[row]) + int(s.q_sq_psn[g]) & _MASK24,
                     "completion", "a CQE" if s.w_ce[row] else "an ACK", self._waits_for(g, idx))  # fmt: skip
+        for g, packets in self._early.items():
+            for idx, cycle, psn in packets:
+                add(Check.TX_EARLY, g, idx, psn, "request packet", f"after the fetch of WQE {idx}",
+                    f"in cycle {cycle}, no fetch")  # fmt: skip
         for pe, queue in enumerate(s.inbound):
             for e in queue:
                 if e.late is None:

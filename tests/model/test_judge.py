@@ -391,7 +391,7 @@ def _sent_twice(m: Mutant) -> None:
 
 
 def _sent_before_fetch(m: Mutant) -> None:
-    """A fetch moves behind the first packet of its first WQE."""
+    """A fetch, its address too, moves behind the first packet of its first WQE."""
     depth = m.sim.k.depth
     for fetch in m.rows(Kind.AXI_R, 0)[5:]:
         pe, base = int(m.rec["pe"][fetch]), int(m.rec["addr"][fetch])
@@ -406,6 +406,7 @@ def _sent_before_fetch(m: Mutant) -> None:
         between = [i for i in m.rows(Kind.AXI_R, 0) if fetch < i < first and m.rec["pe"][i] == pe
                    and q.ctx.sq_base <= int(m.rec["addr"][i]) < q.ctx.sq_base + 128 * depth]  # fmt: skip
         if not between:
+            m.rec["time"][fetch] = m.rec["aux0"][fetch] = m.rec["time"][first]
             m.move(int(fetch), first + 1)
             return
     raise AssertionError

@@ -17,6 +17,7 @@ from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic import judge_frames
 from pymodel.nic.params import Cnt
 from tb.sim.platform import Rig
+from tests.nic.raw import SOURCE, RawQp
 
 PES = 2
 MTU = 256
@@ -201,4 +202,45 @@ async def test_judge_allows_responses_on_their_way(dut, errors):
         assert values[Cnt.NAK_OP_TX] and values[Cnt.NAK_SEQ_TX] and values[Cnt.DROP_QP]
     else:
         assert (values[Cnt.PSN_AHEAD], values[Cnt.DUPLICATE]) == (ahead, behind)
+    await rig.check()
+
+
+@cocotb.test()
+async def test_judge_allows_reads_of_flushed_wqes(dut):
+    """The judge took reads that came back more than a ring's depth of flushes later for reads of nothing.
+
+    A bus error in one packet of a long message whose other reads are under way, or wait for the port. And an
+    empty WRITE may be on the wire while later beats of its fetch are still to come.
+    """
+    qps, depth = 8, 16
+    config = FabricConfig(n_pes=2, qps=qps, seed=cocotb.RANDOM_SEED, mtus=(MTU,), sq_depths=(depth,))
+    knobs = {"mem_latency": 60, "mem_latency_jitter": 900, "mem_ooo": 50000, "mem_stall": 20000}
+    rig = Rig(dut, Fabric.build(config), knobs=knobs)
+    await rig.start()
+    mine = rig.fabric.pes[0]
+    assert rig.judge is not None
+    for qp in range(qps):
+        # one beat of one packet, the same for no other message
+        beat = mine.heap_base + SOURCE + (32 << 10) * qp + 12 * MTU + 64
+        rig.lib.add_error(0, beat, 64, "r")
+        rig.judge.add_error(0, beat, 64, "r")
+
+    async def fail(number: int) -> list[int]:
+        qp = RawQp(rig, 0, 1, number)
+        at = mine.heap_base + SOURCE + (32 << 10) * number
+        await qp.post(qp.fields(0), *[qp.fields(20_000, laddr=at)] * (depth - 1))
+        codes = await qp.complete(depth)
+        for _ in range(4):
+            await qp.post(*[qp.fields()] * depth)
+            codes += await qp.complete(depth)
+        return codes
+
+    async def main(pe: Pe) -> list[list[int]]:
+        if pe.rank:
+            return []
+        tasks = [await pe.spawn(fail(number), f"QP {number}") for number in range(qps)]
+        return [await pe.join(task) for task in tasks]
+
+    result = await rig.run(main, sanitize=False)
+    assert result.returns[0] == [[0, 0xB2] + [0xFF] * (5 * depth - 2)] * qps
     await rig.check()
