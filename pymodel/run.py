@@ -55,7 +55,7 @@ class RunConfig:
         Raises ValueError for what no fabric can be.
         """
         if program is not None and program.fabric is not None:
-            return program.fabric(self.pes, self.seed)
+            return self._own_fabric(program.fabric)
         if self.mixed:
             return FabricConfig.mixed(self.pes, self.qps, self.seed, heap_bytes=self.heap_mib << 20)
         return FabricConfig(
@@ -67,6 +67,22 @@ class RunConfig:
             mtus=(self.mtu,),
             sq_depths=(self.depth,),
         )
+
+    def _own_fabric(self, fabric: Callable[[int, int], Any]) -> FabricConfig:
+        try:
+            config = fabric(self.pes, self.seed)
+        except ValueError:
+            raise
+        except (Exception, SystemExit) as error:
+            text = f"program {self.program}: fabric(n_pes, seed): {type(error).__name__}: {error}"
+            raise ProgramError(text.splitlines()[0]) from error
+        if not isinstance(config, FabricConfig):
+            raise ProgramError(f"program {self.program}: fabric(n_pes, seed) gives no FabricConfig")
+        if config.n_pes != self.pes:
+            raise ProgramError(
+                f"program {self.program}: its fabric has {config.n_pes} PEs where {self.pes} were asked for"
+            )
+        return config
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -101,7 +117,7 @@ def load(path: str | Path) -> Loaded:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ProgramError(f"program {path}: {type(error).__name__}: {error}".splitlines()[0]) from error
     main = getattr(module, "main", None)
     if not inspect.iscoroutinefunction(main):

@@ -8,9 +8,11 @@ it, lets time pass and calls it again. Rules: programs page, section 1.
 from __future__ import annotations
 
 import random
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -112,6 +114,22 @@ class Task:
 
     def __str__(self) -> str:
         return f"{self.name} of PE {self.pe}"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the program's own file that ``error`` came through."""
+    own = Path(__file__).parent
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if own not in Path(f.filename).parents]
+    lines = [frame.lineno for frame in frames if frame.filename == frames[0].filename]
+    return f", line {lines[-1]} of {Path(frames[0].filename).name}" if lines else ""
+
+
+def _noted(error: BaseException, note: str) -> BaseException:
+    """``error`` with a note; a program that exits would end the whole run, so that becomes an error."""
+    if isinstance(error, SystemExit):
+        error = RuntimeError(f"the program called exit({error.code!r})")
+    error.add_note(note)
+    return error
 
 
 def _no_last_wqe(pe: int) -> str:
@@ -252,8 +270,8 @@ class Core:
         try:
             return bool(until())
         except BaseException as error:
-            error.add_note(f"in a wait of {task}, cycle {self.backend.now()}")
-            raise
+            note = f"in a wait of {task}, cycle {self.backend.now()}{_place(error)}"
+            raise _noted(error, note) from error.__cause__
 
     def _arm(self, task: Task, wait: Wait) -> None:
         if not task.armed:
@@ -290,8 +308,7 @@ class Core:
         except BaseException as error:
             task.done = True
             self._live -= 1
-            error.add_note(f"in {task}, cycle {self.backend.now()}")
-            raise
+            raise _noted(error, f"in {task}, cycle {self.backend.now()}{_place(error)}") from error.__cause__
         finally:
             self.current = None
         if isinstance(request, Store):

@@ -76,7 +76,10 @@ def aclshmem_roce_ptr(pe: Pe, ptr: int, peer: int) -> int:
 
     No check, as in the original: an address outside the heap gives an address outside the peer's heap.
     """
-    return pe.heap_bases[peer] + (ptr - pe.heap_base)
+    try:
+        return pe.heap_bases[peer] + (ptr - pe.heap_base)
+    except IndexError:
+        raise IndexError(f"PE {peer} of {pe.n_pes}") from None
 
 
 def build_wqe(qp: QpState, wr: SendWr, head: int) -> bytes:

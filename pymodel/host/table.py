@@ -23,6 +23,8 @@ QP_INFO_ADDR: Final = 0x17FF_BE00_0000
 """Queue-information block in device memory (programs page, section 7)."""
 HEAP_SYNC_BYTES: Final = 1 << 20
 """Sync and signal area at the start of the heap (programs page, section 2); `Pe.alloc` starts behind it."""
+MAX_HEAP_BYTES: Final = 1 << 36
+"""Of one PE; far below the windows that heaps are placed in."""
 AMO_BYTES_PER_RANK: Final = 128 * 8
 """Bytes of the atomic result buffer per rank (device page 7.3)."""
 WQE_BYTES: Final = 128
@@ -280,6 +282,8 @@ class FabricConfig:
             raise ValueError(
                 f"heap of {self.heap_bytes} bytes: at least {2 * HEAP_SYNC_BYTES}, whole 4 KiB pages"
             )
+        if self.heap_bytes > MAX_HEAP_BYTES:
+            raise ValueError(f"heap of {self.heap_bytes} bytes: at most {MAX_HEAP_BYTES}")
         if self.cq_fill not in (0x00, 0xFF):
             raise ValueError(f"CQ fill {self.cq_fill:#x}: 0x00 or 0xff")
 

@@ -68,6 +68,7 @@ def test_a_program_may_bring_its_fabric(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 GOOD = "async def main(pe):\n    pass\n"
+FIXED = "from pymodel.host.table import FabricConfig\ndef fabric(n, seed):\n    return FabricConfig()\n"
 BAD = [
     (["run", "no_such_file.py"], None, "program no_such_file.py: no such file"),
     (["run"], None, "the following arguments are required: program"),
@@ -92,6 +93,11 @@ BAD = [
     (["run", "{}"], "async def main():\n    pass\n", "main must take the PE as its only argument"),
     (["run", "{}"], "async def main(pe:\n", "SyntaxError"),
     (["run", "{}"], "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+    (["run", "{}"], "raise SystemExit(0)\n", "SystemExit: 0"),
+    (["run", "{}"], "def fabric(n):\n    pass\n" + GOOD, "fabric(n_pes, seed): TypeError"),
+    (["run", "{}"], "def fabric(n, seed):\n    pass\n" + GOOD, "fabric(n_pes, seed) gives no FabricConfig"),
+    (["run", "{}", "--pes", "3"], FIXED + GOOD, "its fabric has 2 PEs where 3 were asked for"),
+    (["run", "{}", "--heap", "99999999"], GOOD, "heap of 104857598951424 bytes: at most"),
 ]
 
 
@@ -111,7 +117,13 @@ def test_bad_input(
 PUT = "    a, b = pe.alloc(8), pe.alloc(8)\n    await pe.put_nbi(b, a, 8, 1 - pe.rank)\n"
 BAD_SOURCE = "    a = pe.alloc(8)\n    await pe.put_nbi(a, a - 2**21, 8, 1 - pe.rank)\n"
 FAILING = [
-    ("    assert pe.rank == 0, 'planted'\n", "AssertionError: planted (in main of PE 1, cycle 0)"),
+    (
+        "    assert pe.rank == 0, 'planted'\n",
+        "AssertionError: planted (in main of PE 1, cycle 0, line 2 of user.py)",
+    ),
+    ("    raise SystemExit(0)\n", "RuntimeError: the program called exit(0) (in main of PE"),
+    ("    await pe.wait_until(pe.alloc(8), 8, lambda view: exit(0))\n", "called exit(0) (in a wait of main"),
+    ("    await pe.put_nbi(pe.alloc(8), pe.alloc(8), 8, 5)\n", "IndexError: PE 5 of 2 (in main of PE"),
     ("    await pe.wait_value(pe.alloc(4), 1, peer=1 - pe.rank)\n", "PE 1: waits for the 4-byte value at"),
     (PUT, "missing quiet: PE 0 ended without"),
     (PUT + "    await pe.store(a, b'x')\n", "race on PE"),
