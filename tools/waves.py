@@ -72,7 +72,7 @@ def run_named(name: str, seed: int, pes: int, window: str) -> tuple[list[Path], 
     started = time.time()
     if (ROOT / "programs" / f"{name}.py").is_file():
         command = [sys.executable, "-m", "tb.sim.sim", "--waves", "--test", name]
-        command += ["--seed", str(seed), "--pes", str(pes)]
+        command += ["--seed", str(seed), "--pes", str(pes), f"--window={window}"]
         results = ROOT / "build" / "sim"
     else:
         command = [sys.executable, "-m", "pytest", "--waves", "-k", name, f"--run-seed={seed}"]

@@ -28,6 +28,8 @@ _CAUSES = (
     r"^\S*(Error|Exception)\b.*:",
     r"(?i)segmentation fault|assertion .* failed",
 )
+#: exceptions whose text is a report already
+_REPORTS = ("HangError", "RaceError", "RunFailed")
 #: how long a process that was asked to stop may write waves and coverage, seconds
 _GRACE = 20.0
 
@@ -36,7 +38,7 @@ _GRACE = 20.0
 class Outcome:
     """Verdict of one simulation process.
 
-    ``error`` is None for a pass, else one line that says why; ``tests`` counts results in the XML file,
+    ``error`` is None for a pass, else why: one line, or a report; ``tests`` counts results in the XML file,
     ``sim_ns`` is the
     simulated time of the last of them and ``wall_s`` the time of the whole process.
     """
@@ -170,7 +172,7 @@ def _judge(results: Path, log: Path, code: int, verdict: str | None, wall: float
         for kind in ("failure", "error"):
             node = case.find(kind)
             if node is not None and error is None:
-                error = node.get("error_msg") or node.get("message") or (node.text or "").strip() or kind
+                error = _failure(node) or kind
     if not cases and error is None:
         error = "no test ran"
     if error is None and code != 0:
@@ -179,6 +181,15 @@ def _judge(results: Path, log: Path, code: int, verdict: str | None, wall: float
     if error is not None and cause and cause not in error:
         error = f"{cause} ({error})" if cause.startswith(("%Error", "error:")) else f"{error} ({cause})"
     return Outcome(error, tests, skipped, sim_ns, wall, code, log)
+
+
+def _failure(node: ElementTree.Element) -> str:
+    """What a failed test raised, and the notes on it: the first findings, what is outstanding, the task."""
+    kind, message, text = node.get("type") or "", node.get("message") or "", (node.text or "").strip()
+    _, found, notes = text.rpartition(f"{kind}: {message}" if message else kind)
+    if kind not in _REPORTS:
+        message = f"{kind}: {message}" if message else kind
+    return f"{message}\n{notes.strip()}".strip() if found else message or text
 
 
 def _exit_text(code: int) -> str:

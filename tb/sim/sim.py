@@ -1,6 +1,5 @@
 """``make sim`` and ``camhil run --on rtl``: build the model, run a device program on the RTL NICs, show what
-was
-checked.
+was checked.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pymodel.host.table import FabricConfig
 from pymodel.run import ProgramError, RunConfig, load
@@ -80,11 +79,17 @@ class _Progress(threading.Thread):
 
 
 def simulate(
-    config: SimConfig, out: Path, *, waves: bool = False, timeout: float = 3600.0
+    config: SimConfig,
+    out: Path,
+    *,
+    waves: bool = False,
+    window: tuple[int, int] | None = None,
+    timeout: float = 3600.0,
 ) -> tuple[int, dict[str, Any], str]:
     """Build what is needed and run; gives (exit code, summary, reason of the failure or '').
 
-    ``out`` takes sim.log, results.xml, summary.json and, with ``waves``, waves.fst. Raises BuildError.
+    ``out`` takes sim.log, results.xml, summary.json and, with ``waves``, waves.fst, of
+    ``window`` (from, to in ns) only where that is given. Raises BuildError.
     """
     pes = config.run.pes
     bench = build.nic_bench(pes)
@@ -97,7 +102,7 @@ def simulate(
     try:
         outcome = run.run(
             exe, "tb.sim.program_run", bench.top, out=out, seed=config.run.seed, pes=pes, timeout=timeout,
-            waves=out / f"waves{build.wave_suffix()}" if waves else None,
+            waves=out / f"waves{build.wave_suffix()}" if waves else None, wave_window=window,
             extra_env={"CAMHIL_RUN": config.to_json(), "CAMHIL_PROGRESS": str(out / "progress")},
         )  # fmt: skip
     finally:
@@ -148,15 +153,30 @@ def _program_path(name: str) -> str:
     return str(path.resolve())
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line and exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def _window(text: str) -> tuple[int, int] | None:
+    if not text:
+        return None
+    start, colon, end = text.partition(":")
+    if not (colon and start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO in ns")
+    return int(start), int(end)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command behind ``make sim``."""
-    parser = argparse.ArgumentParser(
-        prog="make sim", description="Run a device program on the RTL NICs, everything checked."
-    )
+    parser = _Parser(prog="make sim", description="Run a device program on the RTL NICs, everything checked.")
     parser.add_argument("--test", default=DEFAULT_PROGRAM, help="a program of programs/ or a .py file")
     parser.add_argument("--pes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--waves", action="store_true")
+    parser.add_argument("--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves cover")
     args = parser.parse_args(argv)
     out = build.BUILD / "sim"
     try:
@@ -169,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(f"{Path(program).stem} on {args.pes} NICs, seed {args.seed}")
     try:
-        code, summary, reason = simulate(config, out, waves=args.waves)
+        code, summary, reason = simulate(config, out, waves=args.waves, window=args.window)
     except build.BuildError as error:
         print(f"make sim: {error}", file=sys.stderr)
         return 1
@@ -178,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.waves:
         print(f"waves: {out / f'waves{build.wave_suffix()}'}")
     if code:
-        again = f"make sim TEST={args.test} PES={args.pes} SEED={args.seed}"
+        again = f"make sim TEST={args.test or DEFAULT_PROGRAM} PES={args.pes} SEED={args.seed}"
         print(
             f"FAILED: {reason}\nlog: {out / 'sim.log'}\nagain: {again}   (WAVES=1 for waveforms)",
             file=sys.stderr,

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tb.sim.run import _failure
+
 ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = """
@@ -410,3 +412,20 @@ async def test_hangs(dut):
     assert len(files) == 5, files
     for path in done.results.rglob("coverage.dat"):
         assert "error_bench" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "notes", "expected"),
+    [
+        ("KeyError", "'x'", "in main of PE 0", "KeyError: 'x'\nin main of PE 0"),
+        ("AssertionError", "", "in main of PE 0", "AssertionError\nin main of PE 0"),
+        ("HangError", "hang\nPE 0: b", "icrc: PE 1\nno ACK", "hang\nPE 0: b\nicrc: PE 1\nno ACK"),
+        ("RunFailed", "2 findings", "", "2 findings"),
+    ],
+)  # fmt: skip
+def test_a_failure_keeps_its_notes(kind: str, message: str, notes: str, expected: str) -> None:
+    """The notes on an exception, where findings and outstanding WQEs stand, belong to what a run reports."""
+    node = ElementTree.Element("failure", type=kind, message=message)
+    last = f"{kind}: {message}" if message else kind
+    node.text = f"Traceback (most recent call last):\n  File ...\npymodel.runner.{last}\n{notes}\n"
+    assert _failure(node) == expected
