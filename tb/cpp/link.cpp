@@ -1,5 +1,5 @@
-// The link between the NICs: stores whole packets, routes them by destination MAC, delivers them after link_latency, in
-// order per destination. tb/sv/link_port.sv calls link_tx and link_rx, one call a beat.
+// The link between the NICs: stores whole packets, routes them by destination MAC, delivers them link_latency after their
+// first beat, in order per destination. tb/sv/link_port.sv calls link_tx and link_rx, one call a beat.
 #include <cstring>
 #include <deque>
 #include <unordered_map>
@@ -17,11 +17,13 @@ constexpr size_t kMaxPacket = 16384;  // far above 4096 + headers: more is a NIC
 struct Packet {
     std::vector<uint8_t> bytes;
     unsigned source = 0;
+    uint64_t first = 0;  // cycle of its first beat
     uint64_t due = 0;
 };
 
 struct Port {
     std::vector<uint8_t> sending;  // beats of the packet that is being sent
+    uint64_t first = 0;            // cycle of its first beat
     bool oversize = false;
     std::deque<Packet> arriving;
     size_t offset = 0;             // bytes of the first one that the NIC has
@@ -45,7 +47,9 @@ std::vector<uint8_t> buffer() {
 void enqueue(unsigned pe, Packet&& p) {
     Port& port = g_port[pe];
     const TbKnobs& k = g_knobs[pe];
-    p.due = g_tb.cycle + k.link_latency + port.delay_rng.upto(k.link_latency_jitter);
+    // latency is that of a beat, as on a wire; but the packet is here as a whole before it goes on
+    const uint64_t due = p.first + k.link_latency + port.delay_rng.upto(k.link_latency_jitter);
+    p.due = due > g_tb.cycle ? due : g_tb.cycle + 1;
     if (p.due < g_tb.work_due) g_tb.work_due = p.due;
     port.arriving.push_back(std::move(p));
 }
@@ -91,6 +95,7 @@ extern "C" int link_tx(int pe, const svBitVecVal* data, uint64_t keep, int last)
     Port& port = g_port[pe];
     const size_t n = static_cast<size_t>(__builtin_popcountll(keep));
     const uint8_t* from = reinterpret_cast<const uint8_t*>(data);
+    if (port.sending.empty()) port.first = g_tb.cycle;
     if (port.sending.size() + n <= kMaxPacket) {
         port.sending.insert(port.sending.end(), from, from + n);
     } else if (!port.oversize) {
@@ -101,6 +106,7 @@ extern "C" int link_tx(int pe, const svBitVecVal* data, uint64_t keep, int last)
         Packet p;
         p.bytes = std::exchange(port.sending, buffer());
         p.source = static_cast<unsigned>(pe);
+        p.first = port.first;
         if (!port.oversize) route(std::move(p));
         port.oversize = false;
     }
@@ -153,6 +159,7 @@ TB_API bool tb_inject(unsigned pe, const uint8_t* bytes, uint64_t len) {
     p.bytes = buffer();
     p.bytes.assign(bytes, bytes + len);
     p.source = pe;
+    p.first = g_tb.cycle;
     enqueue(pe, std::move(p));
     return true;
 }

@@ -70,7 +70,7 @@ struct TbKnobs {
     uint32_t mem_stall = 0;            // probability of a pause per handshake, on each of AR, R, AW, W, B
     uint32_t mem_ooo = 0;              // probability that another ID is served first
     uint32_t commit_delay = 0;         // up to so many cycles between WLAST and visibility
-    uint32_t link_latency = 20;        // cycles from the last beat sent to the first beat received
+    uint32_t link_latency = 20;        // cycles from a beat sent to the beat received
     uint32_t link_latency_jitter = 0;  // up to so many more, order per destination kept
     uint32_t link_stall_tx = 0;        // probability of a pause per beat, NIC to link
     uint32_t link_stall_rx = 0;        // probability of a pause per beat, link to NIC
