@@ -213,7 +213,7 @@ module datapath
   tx_job_t   pkt;
   pay_beat_t pay;
   ack_job_t  ack;
-  logic      mr_busy_gather, mr_busy_done;
+  logic      mr_busy_gather, mr_busy_done, gather_err;
   logic      busy_gather, busy_frame, busy_resp, busy_done, busy_ack;
   cnt_inc_t  cnt_frame, cnt_parse, cnt_resp, cnt_done, cnt_ack;
 
@@ -224,7 +224,7 @@ module datapath
       .beat_valid_i(rd_beat_valid[1]), .beat_i(rd_beat),
       .pkt_valid_o(pkt_valid), .pkt_ready_i(pkt_ready), .pkt_o(pkt),
       .pay_valid_o(pay_valid), .pay_ready_i(pay_ready), .pay_o(pay),
-      .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o
+      .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .bus_err_o(gather_err)
   );
   tx_frame i_frame (
       .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_frame), .mac_i, .ip_i,
@@ -289,7 +289,7 @@ module datapath
   cnt_inc_t cnt_gather;
   always_comb begin
     cnt_gather               = '0;
-    cnt_gather[CntBusGather] = gerr_valid_o;
+    cnt_gather[CntBusGather] = gather_err;
   end
   assign cnt_o = cnt_frame | cnt_parse | cnt_resp | cnt_done | cnt_ack | cnt_gather;
 

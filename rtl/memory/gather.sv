@@ -58,7 +58,9 @@ module gather
     /// its QP
     output qp_t              gerr_qpi_o,
     /// its place in the outstanding-request table
-    output slot_t            gerr_slot_o
+    output slot_t            gerr_slot_o,
+    /// a read burst ended with an error, whatever becomes of its packet (nic.md 7)
+    output logic             bus_err_o
 );
   localparam int unsigned AddrW = $clog2(Depth);
   typedef struct packed {
@@ -102,16 +104,24 @@ module gather
       .rd_en_i(rd_en), .rd_addr_i(rd_addr), .rd_data_o(rd_data)
   );
 
+  logic burst_err_q;
+
   assign done     = beat_valid_i && beat_i.last && is_final;
   assign done_err = err_q || beat_i.err;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      wr_q  <= '0;
-      err_q <= 1'b0;
-    end else if (beat_valid_i) begin
-      wr_q  <= wr_q + AddrW'(1);
-      err_q <= !done && (err_q || beat_i.err);
+      wr_q        <= '0;
+      err_q       <= 1'b0;
+      burst_err_q <= 1'b0;
+      bus_err_o   <= 1'b0;
+    end else begin
+      bus_err_o <= beat_valid_i && beat_i.last && (burst_err_q || beat_i.err);
+      if (beat_valid_i) begin
+        wr_q        <= wr_q + AddrW'(1);
+        err_q       <= !done && (err_q || beat_i.err);
+        burst_err_q <= !beat_i.last && (burst_err_q || beat_i.err);
+      end
     end
   end
 

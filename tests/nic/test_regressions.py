@@ -244,3 +244,32 @@ async def test_judge_allows_reads_of_flushed_wqes(dut):
     result = await rig.run(main, sanitize=False)
     assert result.returns[0] == [[0, 0xB2] + [0xFF] * (5 * depth - 2)] * qps
     await rig.check()
+
+
+@cocotb.test()
+async def test_bus_gather_counts_every_burst(dut):
+    """A failing beat that two packets share, and a page-crossing packet that fails twice: each burst counts.
+
+    The counter once moved per QP, for its first failing packet only.
+    """
+    rig = Rig(dut, fabric(2))
+    await rig.start()
+    heap = rig.fabric.pes[0].heap_base
+    assert rig.judge is not None
+    # packets of 256 bytes from an address that is not aligned: both read the beat at +512
+    shared, crossing = heap + SOURCE + 256 + 8, heap + SOURCE + 8192 - 100
+    for addr, length in ((heap + SOURCE + 512, 64), (crossing & ~63, 64), (heap + SOURCE + 8192, 64)):
+        rig.lib.add_error(0, addr, length, "r")
+        rig.judge.add_error(0, addr, length, "r")
+
+    async def main(pe: Pe) -> None:
+        if pe.rank == 0:
+            for qp, (source, size) in enumerate(((shared, 512), (crossing, 200))):
+                await pe.put_nbi(pe.heap_base + TARGET + 4096 * qp, source, size, 1, qp)
+            await pe.sleep(3000)
+
+    await rig.run(main, sanitize=False)
+    counters = await rig.counters(0)
+    assert counters[Cnt.BUS_GATHER] == 4
+    findings = await rig.finish()
+    assert not findings, rig.judge.report()
