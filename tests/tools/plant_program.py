@@ -160,4 +160,11 @@ async def program(dut) -> None:
         ack_req = bytes([frame[50] | 0x80])
         moved = frame[:50] + ack_req + (psn & 0xFFFFFF).to_bytes(3, "big") + frame[54:]
         rig.lib.inject(1, with_icrc(moved))
+    await rig.settle()
+    # a key that is refused, and good ones at its heels: they must not be executed any more, although the NAK,
+    # and with it the change to ERR, waits for the write response of the one before
+    rig.lib.set_knob("mem_latency", 600, 1)
+    for step, flip in ((1, 0), (2, 1), (3, 0), (4, 0)):
+        psn = (expected + step & 0xFFFFFF).to_bytes(3, "big")
+        rig.lib.inject(1, with_icrc(frame[:51] + psn + frame[54:62] + bytes([frame[62] ^ flip]) + frame[63:]))
     await rig.check(result)
