@@ -20,7 +20,11 @@ def _rtl(config: RunConfig) -> int:
 
 def main() -> int:
     """Entry point."""
-    return cli.main(rtl=_rtl)
+    try:
+        return cli.main(rtl=_rtl)
+    except KeyboardInterrupt:
+        print("camhil: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

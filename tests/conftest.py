@@ -78,6 +78,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -119,6 +120,12 @@ def pytest_configure(config: pytest.Config) -> None:
         except ValueError:
             raise pytest.UsageError(f"--run-seed {text}: neither a number nor 'random'") from None
     config.stash[_RUN_SEED] = seed
+    if worker is None and config.option.keyword:
+        # one line here; with xdist each worker would crash on it
+        try:
+            Expression.compile(config.option.keyword)
+        except SyntaxError as err:
+            raise pytest.UsageError(f"-k {config.option.keyword}: {err}") from None
     # test files of different folders may share a name
     if config.getoption("importmode") == "prepend":
         config.option.importmode = "importlib"

@@ -3,7 +3,8 @@
 Usage: waves.py --test NAME [--seed N] [--pes N] [--window FROM:TO]
        waves.py FILE.fst...     only write the save files
 
-NAME is a program of programs/, which runs on PES NICs as in `make sim`, or a pytest -k expression of tests.
+NAME is a program of programs/ or a .py file, which runs on PES NICs as in `make sim`, or a pytest -k
+expression of tests.
 For each waveform a .gtkw save file beside it: one group per NIC, in it one group per station of the data path
 (GROUPS), in the order in which a WQE passes them. Enums show their names (the FST carries them), packed
 structs their members. Opens GTKWave where DISPLAY is set and gtkwave is installed; prints the paths anyway.
@@ -70,7 +71,7 @@ def run_named(name: str, seed: int, pes: int, window: str) -> tuple[list[Path], 
     A run that fails is worth a look too.
     """
     started = time.time()
-    if (ROOT / "programs" / f"{name}.py").is_file():
+    if (ROOT / "programs" / f"{name}.py").is_file() or (name.endswith(".py") and Path(name).is_file()):
         command = [sys.executable, "-m", "tb.sim.sim", "--waves", "--test", name]
         command += ["--seed", str(seed), "--pes", str(pes), f"--window={window}"]
         results = ROOT / "build" / "sim"

@@ -93,7 +93,15 @@ def simulate(
     """
     pes = config.run.pes
     bench = build.nic_bench(pes)
-    exe = build.build(bench, "debug" if waves else "fast")
+    slow = threading.Timer(
+        _LINE_EVERY, print, ["compiling the model: minutes, but once only"], {"flush": True}
+    )
+    slow.daemon = True
+    slow.start()
+    try:
+        exe = build.build(bench, "debug" if waves else "fast")
+    finally:
+        slow.cancel()
     out.mkdir(parents=True, exist_ok=True)
     summary_file = out / "summary.json"
     summary_file.unlink(missing_ok=True)
@@ -187,12 +195,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, ProgramError, build.BuildError) as error:
         print(f"make sim: {error}", file=sys.stderr)
         return 2
-    print(f"{Path(program).stem} on {args.pes} NICs, seed {args.seed}")
+    print(f"{Path(program).stem} on {args.pes} NICs, seed {args.seed}", flush=True)
     try:
         code, summary, reason = simulate(config, out, waves=args.waves, window=args.window)
     except build.BuildError as error:
         print(f"make sim: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("make sim: interrupted", file=sys.stderr)
+        return 130
     if summary:
         print(_table(summary))
     if args.waves:
