@@ -1,10 +1,8 @@
 """The RTL platform: device programs over the NICs in simulation, judged while they run.
 
-:class:`RtlBackend` is what the scheduling core of ``pymodel.runner`` needs; :class:`Rig` is one run:
-memories,
+:class:`RtlBackend` is what the scheduling core of ``pymodel.runner`` needs; :class:`Rig` is one run: memories,
 reset, bring-up of the NICs through their BARs, programs, draining of the record stream into the judge, and
-the
-closing checks. Rules: programs.md 1-3.
+the closing checks. Rules: programs.md 1-3.
 """
 
 from __future__ import annotations
@@ -106,8 +104,8 @@ class Rig:
     """One run on the NICs of ``dut`` (tb_top).
 
     ``knobs``: of memory, link and mailbox, set before the NICs come up. ``sinks`` get each drained batch
-    after the
-    judge. ``judge`` may be switched off for figures only. The summary counts what the record stream shows.
+    after the judge. ``judge`` may be switched off for figures only. The summary counts what the record
+    stream shows.
     """
 
     def __init__(
@@ -198,8 +196,10 @@ class Rig:
         hang_after: int = 100_000,
         observers: Sequence[Observer] = (),
     ) -> RunResult:
-        """Run programs to their end. Raises what they raise, RaceError, HangError (with what is
-        outstanding)."""
+        """Run programs to their end.
+
+        Raises what they raise, RaceError, HangError (with what is outstanding).
+        """
         run = Run(
             self.fabric, mains, self.backend, seed=self.seed, options=options, sanitize=sanitize,
             hang_after=hang_after, observers=observers,
@@ -288,8 +288,10 @@ class Rig:
         return values
 
     async def finish(self) -> list[Finding]:
-        """The closing checks: counters, memory of every touched page, nothing outstanding; gives all
-        findings."""
+        """The closing checks: counters, memory of every touched page, nothing outstanding.
+
+        Gives all findings of the run.
+        """
         await self.settle()
         n_pes = self.fabric.n_pes
         totals = [await self.counters(pe) for pe in range(n_pes)]
