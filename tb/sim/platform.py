@@ -1,8 +1,8 @@
 """The RTL platform: device programs over the NICs in simulation, judged while they run.
 
-:class:`RtlBackend` is what the scheduling core of ``pymodel.runner`` needs; :class:`Rig` is one run: memories,
-reset, bring-up of the NICs through their BARs, programs, draining of the record stream into the judge, and
-the closing checks. Rules: programs.md 1-3.
+:class:`RtlBackend` is what the scheduling core of ``pymodel.runner`` needs; :class:`Rig` is one run:
+memories, reset, bring-up of the NICs through their BARs, programs, draining of the record stream into the
+judge, and the closing checks. Rules: programs.md 1-3.
 """
 
 from __future__ import annotations
