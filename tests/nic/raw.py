@@ -7,16 +7,17 @@ registers between them (`Console`) and go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pymodel.formats import cqe, doorbell, wqe
 from pymodel.host.table import WQE_BYTES, Fabric
 from pymodel.nic.context import CmdObj, CmdOp, command_writes
-from pymodel.nic.params import CMD_STATUS, AsyncKind, Cnt, Csr
+from pymodel.nic.params import CMD_STAGE, CMD_STATUS, AsyncKind, Cnt, Csr
 from pymodel.platform import Watch, mmio_write, now, store, wait
 from tb.sim.platform import COUNTERS, Rig
 
@@ -25,12 +26,16 @@ SOURCE, TARGET = 2 << 20, 8 << 20
 #: bytes of random data behind SOURCE
 POOL = 64 << 10
 FLUSH = 0xFF
+U8 = npt.NDArray[np.uint8]
 #: NIC cycles in which a CQE must come where nothing stalls for long
 PATIENCE = 30_000
 
 
 class RawQp:
-    """SQ and CQ of (pe, peer, qp). ``head``: next WQE, ``tail``: next CQE, both free-running."""
+    """SQ and CQ of (pe, peer, qp). ``head``: next WQE, ``tail``: next CQE, both free-running.
+
+    Made after bring-up. The head and tail cells of the device API stay as they are: the NIC knows none.
+    """
 
     def __init__(self, rig: Rig, pe: int, peer: int, qp: int = 0) -> None:
         self.plan = rig.fabric.qps[pe, peer, qp]
@@ -52,20 +57,35 @@ class RawQp:
         }  # fmt: skip
         return {**good, **changes}
 
-    async def put(self, *items: dict[str, Any]) -> None:
-        """Write WQEs into the ring, without a doorbell. ``wqe_id`` is that of the slot unless given."""
-        for item in items:
-            full = {"wqe_id": wqe.wqe_id_of(self.head, self.plan.version), **item}
-            slot = self.plan.sq_base + self.head % self.plan.sq_depth * WQE_BYTES
-            await store(slot, wqe.pack(full, self.plan.version).reshape(-1), True)
-            self.head += 1
+    async def put(self, *items: Mapping[str, int], base: U8 | None = None) -> U8:
+        """Write WQEs behind the head, across the ring's end where it lies between; no doorbell.
+
+        ``wqe_id`` is that of the slot unless given. ``base``: uint8[n, 128], what the bytes hold that no WQE
+        covers (else 0). Gives the bytes written, uint8[n, 128]. At most one store for each side of the end.
+        """
+        plan = self.plan
+        if not items:
+            return np.empty((0, WQE_BYTES), np.uint8)
+        index = np.arange(self.head, self.head + len(items), dtype=np.uint64)
+        columns: dict[str, Any] = {"wqe_id": wqe.wqe_id_of(index, plan.version)}
+        for name in {name: None for item in items for name in item}:
+            own = columns.get(name, np.zeros(len(items), np.uint64)).tolist()
+            values = [item.get(name, value) for item, value in zip(items, own, strict=True)]
+            columns[name] = np.array(values, np.uint64)
+        slots = wqe.pack(columns, plan.version, base)
+        first = self.head % plan.sq_depth
+        for at, part in ((first, slots[: plan.sq_depth - first]), (0, slots[plan.sq_depth - first :])):
+            if len(part):
+                await store(plan.sq_base + at * WQE_BYTES, part.reshape(-1), True)
+        self.head += len(items)
+        return slots
 
     async def ring_sq(self, head: int | None = None) -> None:
         """The SQ doorbell."""
         data = doorbell.sq_encode(self.head if head is None else head, self.plan.qpn, self.plan.version)
         await mmio_write(self.address(doorbell_offset=0), int(data))
 
-    async def post(self, *items: dict[str, Any]) -> None:
+    async def post(self, *items: Mapping[str, int]) -> None:
         """Write WQEs and announce them with one doorbell."""
         await self.put(*items)
         await self.ring_sq()
@@ -81,51 +101,58 @@ class RawQp:
         depth = self.plan.cq_depth
         return bool(self.ring[index % depth, 31] >> 7 == index // depth & 1)
 
-    def visible(self) -> int:
-        """CQEs that are there and not consumed."""
-        count = 0
-        while count < self.plan.cq_depth and self.ready(self.tail + count):
+    def visible(self, most: int | None = None) -> int:
+        """CQEs that are there and not consumed; no more than ``most`` are looked at."""
+        count, most = 0, self.plan.cq_depth if most is None else most
+        while count < most and self.ready(self.tail + count):
             count += 1
         return count
 
     async def until(self, count: int = 1, timeout: int | None = None) -> bool:
-        """Sleep until ``count`` CQEs are there; False after ``timeout`` cycles."""
+        """Sleep until ``count`` (1 or more) CQEs are there; False after ``timeout`` cycles."""
         deadline = None if timeout is None else await now() + timeout
         last = self.tail + count - 1
+        # each CQE is one write: no need to wake up for those before the last
+        missing = max(count - self.visible(count), 1)
         return await wait(
-            (Watch(self.plan.cq_base, self.cell.size),),
+            (Watch(self.plan.cq_base, self.cell.size, missing),),
             deadline,
             lambda: self.ready(last),
             what=f"CQE {last} of QPN {self.plan.qpn} (CQN {self.plan.cqn})",
             peer=self.plan.peer,
         )
 
-    def take(self, count: int) -> list[tuple[int, int]]:
-        """Consume ``count`` CQEs: (WQE index in the format's width, error code) each; no doorbell."""
+    def take(self, count: int) -> npt.NDArray[np.void]:
+        """Consume ``count`` CQEs that are there, decoded (`cqe.CQE_FIELDS`, [count]); no doorbell."""
         slots = [(self.tail + k) % self.plan.cq_depth for k in range(count)]
         assert all(self.ready(self.tail + k) for k in range(count)), "a CQE is not there"
         self.tail += count
         found = cqe.unpack(self.ring[slots], self.plan.version)
         assert (found["qp_id"] == self.plan.qpn & 0x7FFF).all(), found["qp_id"]
-        return [(int(e["wqe_id"]) >> 3, int(e["error_code"])) for e in found]
+        return found
 
     async def ring_cq(self, tail: int | None = None, sta: int = 0) -> None:
         """The CQ doorbell."""
         data = doorbell.cq_encode(self.tail if tail is None else tail, self.plan.cqn, sta)
         await mmio_write(self.address(doorbell_offset=16), int(data))
 
-    async def complete(self, count: int) -> list[int]:
-        """Wait for ``count`` CQEs, consume them, ring; gives the error codes.
+    async def collect(self, count: int, patience: int = PATIENCE) -> npt.NDArray[np.void]:
+        """Wait for ``count`` CQEs, at most the CQ's depth, and consume them; no doorbell.
 
-        Raises AssertionError where one does not come within PATIENCE: QPs beside it may go on for ever, so
-        that the run as a whole never looks hung.
+        Raises AssertionError where one does not come within ``patience`` cycles: QPs beside it may go on for
+        ever, so that the run as a whole never looks hung.
         """
+        assert 0 < count <= self.plan.cq_depth
+        there = await self.until(count, patience)
+        assert there, f"QPN {self.plan.qpn}: {self.visible()} of {count} CQEs in {patience} cycles"
+        return self.take(count)
+
+    async def complete(self, count: int) -> list[int]:
+        """Wait for ``count`` CQEs, consume them, ring, by the CQ's depth at a time; gives the error codes."""
         codes: list[int] = []
         while len(codes) < count:
-            step = min(count - len(codes), self.plan.cq_depth)
-            there = await self.until(step, PATIENCE)
-            assert there, f"QPN {self.plan.qpn}: {self.visible()} of {step} CQEs in {PATIENCE} cycles"
-            codes += [code for _, code in self.take(step)]
+            found = await self.collect(min(count - len(codes), self.plan.cq_depth))
+            codes += found["error_code"].tolist()
             await self.ring_cq()
         return codes
 
@@ -163,7 +190,16 @@ class Console:
             await self.write(addr, data)
         while (status := await self.read(CMD_STATUS)) & 1:
             await self.rig.lib.cycles(16)
-        return status >> 8 & 0xFF
+        assert not status & ~0xFF00, f"status {status:#x}"
+        return status >> 8
+
+    async def query(self, qpn: int) -> tuple[int, int, int]:
+        """State (0 RESET, 1 RTS, 2 ERR), producer and first index not retired of a QP, by a query."""
+        code = await self.command(CmdOp.QUERY, CmdObj.QP, qpn)
+        assert code == 0, f"query of QPN {qpn}: code {code}"
+        indices = await self.read(CMD_STAGE + 8 * 10)
+        state = await self.read(CMD_STAGE + 8 * 8)
+        return state & 3, indices & 0x3_FFFF, indices >> 32 & 0x3_FFFF
 
     async def states(self, qpn: int) -> str:
         """State of a QP by the state registers."""

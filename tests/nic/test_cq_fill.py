@@ -19,7 +19,8 @@ from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
 from pymodel.platform import store
 from tb.sim.platform import Rig, RunFailed
-from tests.nic.raw_post import RawQp, Trace, doorbell_counters
+from tests.nic.raw import RawQp
+from tests.nic.trace import Trace, doorbell_counters
 
 PES = 2
 DEPTH = 16
@@ -141,21 +142,21 @@ async def test_completions_wait_for_room(dut):
         if pe.rank == 1:
             return
         remote = pe.ptr(pe.heap_base + (1 << 20), 1)
-        queues = [RawQp(pe, qp) for qp in range(3)]
+        queues = [RawQp(rig, 0, 1, qp) for qp in range(3)]
         for queue in queues:
             for _ in range(2):
                 # the second sixteen are announced when the first are complete, so the SQ has room
-                await queue.post(DEPTH, length=8, laddr=pe.heap_base, raddr=remote)
+                await queue.post(*[queue.fields(8, laddr=pe.heap_base, raddr=remote)] * DEPTH)
                 if queue.head == DEPTH:
-                    await queue.take(DEPTH, ring=False)
+                    await queue.collect(DEPTH)
         await pe.sleep(3000)
         for queue in queues:
             assert len(trace.cqes[0, queue.plan.qpn]) == DEPTH, "a CQE without room"
         # the fourth QP has room all the time
-        free = RawQp(pe, 3)
+        free = RawQp(rig, 0, 1, 3)
         for _ in range(4):
-            await free.post(DEPTH, length=8, laddr=pe.heap_base, raddr=remote)
-            await free.take(DEPTH)
+            await free.post(*[free.fields(8, laddr=pe.heap_base, raddr=remote)] * DEPTH)
+            await free.complete(DEPTH)
         written = DEPTH
         for step in (1, 2, 5, 8):
             written += step
@@ -165,7 +166,8 @@ async def test_completions_wait_for_room(dut):
             for queue in queues:
                 assert len(trace.cqes[0, queue.plan.qpn]) == written, "as many CQEs as slots were freed"
         for queue in queues:
-            done = await queue.take(DEPTH)
+            done = await queue.collect(DEPTH)
+            await queue.ring_cq()
             assert (done["wqe_id"] >> 3).tolist() == list(range(DEPTH, 2 * DEPTH))
             assert not done["error_code"].any()
 

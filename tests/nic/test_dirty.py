@@ -23,7 +23,8 @@ from pymodel.device import Pe
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.platform import store
 from tb.sim.platform import Rig
-from tests.nic.raw_post import U8, RawQp, Trace
+from tests.nic.raw import RawQp
+from tests.nic.trace import U8, Trace
 
 PES = 2
 MTU = 512
@@ -109,7 +110,7 @@ class Seen:
 
 
 async def run(dut: Any, post: Any) -> Trace:
-    """Run ``post(pe, qp, source, window)`` on each QP of PE 0 in turn and compare those of each format."""
+    """Run ``post(rig, pe, qp, source, window)`` on each QP of PE 0 in turn; compare those of each format."""
     net = fabric()
     trace = Trace(net)
     rig = Rig(dut, net, sinks=[trace])
@@ -124,7 +125,7 @@ async def run(dut: Any, post: Any) -> Trace:
             return
         await pe.store(source, pe.rng.randbytes(8192))
         for qp in range(4):
-            await post(pe, qp, source, windows[qp])
+            await post(rig, pe, qp, source, windows[qp])
 
     await rig.check(await rig.run(main))
     seen = [Seen(trace, net, qp, places[qp], rig.lib.memory(1, places[qp], WINDOW)) for qp in range(4)]
@@ -137,28 +138,28 @@ async def run(dut: Any, post: Any) -> Trace:
 async def test_dirty_fields(dut):
     """Each ignored field dirty by itself and with others; dirt must not change who asks for a CQE."""
 
-    async def post(pe: Pe, qp: int, source: int, window: int) -> None:
-        queue = RawQp(pe, qp)
+    async def post(rig: Rig, pe: Pe, qp: int, source: int, window: int) -> None:
+        queue = RawQp(rig, 0, 1, qp)
         rng = random.Random(f"dirty {cocotb.RANDOM_SEED}")
         fields = dirt(queue.plan.version, rng)
-        names = {name for one in fields for name in one} - {"padding"}
         length = [rng.choice(SIZES) for _ in fields]
         ce = [int(rng.random() < 0.7 or k == len(fields) - 1) for k in range(len(fields))]
         # a WQE starts where none before it wrote, so that each shows in memory
         raddr = [pe.ptr(window, 1) + SPACE * k + rng.randrange(64) for k in range(len(fields))]
         laddr = [source + rng.randrange(256) for _ in fields]
         noise = np.zeros((len(fields), 128), np.uint8)
-        extra: dict[str, Any] = {}
+        items = [
+            queue.fields(length[k], laddr=laddr[k], raddr=raddr[k], ce=ce[k]) for k in range(len(fields))
+        ]
         if qp % 2:
             for k, one in enumerate(fields):
                 if "padding" in one:
                     noise[k] = np.frombuffer(rng.randbytes(128), np.uint8)
-            extra = {name: [one.get(name, 0) for one in fields] for name in names}
-        slots = queue.slots(len(fields), noise, length=length, laddr=laddr, raddr=raddr, ce=ce, **extra)
+                items[k] |= {name: value for name, value in one.items() if name != "padding"}
+        slots = await queue.put(*items, base=noise)
         assert (slots[:, 48:].any() and slots[:, 9].any()) == bool(qp % 2)
-        await queue.put(slots)
-        await queue.ring()
-        assert not (await queue.take(sum(ce)))["error_code"].any()
+        await queue.ring_sq()
+        assert await queue.complete(sum(ce)) == [0] * sum(ce)
 
     await run(dut, post)
 
@@ -167,7 +168,7 @@ async def test_dirty_fields(dut):
 async def test_stale_slots(dut):
     """The driver builds in place (device.md 1.6): over zeroed slots and over noise."""
 
-    async def post(pe: Pe, qp: int, source: int, window: int) -> None:
+    async def post(rig: Rig, pe: Pe, qp: int, source: int, window: int) -> None:
         queue = pe.qp(1, qp)
         if qp % 2:
             await store(queue.sq_addr, pe.rng.randbytes(DEPTH * 128), True)

@@ -19,11 +19,12 @@ import cocotb
 from pymodel.device import Pe
 from pymodel.formats import doorbell
 from pymodel.host.table import Fabric, FabricConfig
-from pymodel.nic.context import CmdObj, CmdOp, command
-from pymodel.nic.params import CMD_REG, CMD_STATUS, Cnt, Csr
+from pymodel.nic.context import CmdObj, CmdOp
+from pymodel.nic.params import Cnt, Csr
 from pymodel.platform import mmio_write
 from tb.sim.platform import Rig
-from tests.nic.raw_post import RawQp, Trace, doorbell_counters, query
+from tests.nic.raw import Console, RawQp
+from tests.nic.trace import Trace, doorbell_counters
 
 PES = 2
 PAGES = 0x0800_0000
@@ -59,24 +60,18 @@ async def test_all_qps_back_to_back(dut):
         source = pe.alloc(4096)
         await pe.store(source, pe.rng.randbytes(4096))
         remote = pe.ptr(pe.heap_base + (1 << 20), 1)
-        queues = [RawQp(pe, qp) for qp in range(64)]
+        queues = [RawQp(rig, 0, 1, qp) for qp in range(64)]
         for number, queue in enumerate(queues):
             places = [64 * number + k for k in range(rounds[-1])]
-            await queue.put(
-                queue.slots(
-                    rounds[-1],
-                    length=1,
-                    laddr=[source + p for p in places],
-                    raddr=[remote + p for p in places],
-                )
-            )
+            await queue.put(*[queue.fields(1, laddr=source + p, raddr=remote + p) for p in places])
         for count in rounds:
             order = list(queues)
             random.shuffle(order)
             for queue in order:
-                await queue.ring(count)
+                await queue.ring_sq(count)
         for queue in queues:
-            done = await queue.take(rounds[-1])
+            done = await queue.collect(rounds[-1])
+            await queue.ring_cq()
             assert not done["error_code"].any()
             assert (done["wqe_id"] >> 3).tolist() == list(range(rounds[-1]))
 
@@ -97,7 +92,8 @@ async def test_ignored_and_refused(dut):
     trace = Trace(net)
     rig = Rig(dut, net, sinks=[trace])
     await rig.start()
-    plans = [net.qps[0, 1, qp] for qp in range(4)]
+    queues = [RawQp(rig, 0, 1, qp) for qp in range(4)]
+    plans = [queue.plan for queue in queues]
     used = {plan.qpn for plan in plans}
     unused = next(qpn for qpn in range(2, 66) if qpn not in used)
     free_cqn = next(cqn for cqn in range(64) if cqn not in {plan.cqn for plan in plans})
@@ -123,11 +119,9 @@ async def test_ignored_and_refused(dut):
 
     async def work(pe: Pe) -> None:
         remote = pe.ptr(pe.heap_base + (1 << 20), 1)
-        for qp in range(4):
-            queue = RawQp(pe, qp)
-            queue.head, queue.tail = pe.qp(1, qp).sq_head, pe.qp(1, qp).cq_tail
-            await queue.post(step, length=5, laddr=pe.heap_base, raddr=remote)
-            assert not (await queue.take(step))["error_code"].any()
+        for queue in queues:
+            await queue.post(*[queue.fields(5, laddr=pe.heap_base, raddr=remote)] * step)
+            assert await queue.complete(step) == [0] * step
 
     async def bad_sq() -> None:
         head = start + done
@@ -180,7 +174,7 @@ async def test_ignored_and_refused(dut):
         assert doorbell_counters(counters) == {name: number for name, number in count.items() if number}
         for plan in plans:
             width = (1 << 14) - 1 if plan.version == 1 else (1 << 18) - 1
-            assert await query(rig, 0, plan.qpn) == (RTS, start + done & width, start + done & width)
+            assert await Console(rig, 0).query(plan.qpn) == (RTS, start + done & width, start + done & width)
             assert len(trace.frames[0, plan.peer_qpn]) == done
         assert counters[Cnt.WQE] == 4 * done
 
@@ -219,9 +213,9 @@ async def test_consumer_index_with_waiting_cqes(dut):
         if pe.rank == 1:
             return
         for qp in range(2):
-            queue = RawQp(pe, qp)
-            await queue.post(5)
-            await queue.take(5, ring=False)
+            queue = RawQp(rig, 0, 1, qp)
+            await queue.post(*[queue.fields(0, laddr=0, raddr=0)] * 5)
+            await queue.collect(5)
             ci, half = queue.plan.start_cq, 1 << 22
             for ahead in (6, 7, half - 1, half, half + 1, half + 5, half + 6, (1 << 23) - 1):
                 await queue.ring_cq(ci + ahead & 0xFFFF_FFFF)
@@ -229,8 +223,8 @@ async def test_consumer_index_with_waiting_cqes(dut):
                 await queue.ring_cq(ci + ahead & 0xFFFF_FFFF)
             # two is behind now
             await queue.ring_cq(ci + 2 & 0xFFFF_FFFF)
-            await queue.post(16)
-            assert not (await queue.take(16, ring=False))["error_code"].any()
+            await queue.post(*[queue.fields(0, laddr=0, raddr=0)] * 16)
+            assert not (await queue.collect(16))["error_code"].any()
 
     result = await rig.run(main)
     await rig.settle()
@@ -250,22 +244,19 @@ async def test_reset_qp(dut):
     async def work(pe: Pe) -> None:
         if pe.rank == 1:
             return
-        queues = [RawQp(pe, qp) for qp in range(2)]
+        queues = [RawQp(rig, 0, 1, qp) for qp in range(2)]
+        remote = pe.ptr(pe.heap_base + (1 << 20), 1)
         for queue in queues:
-            await queue.put(
-                queue.slots(4, length=9, laddr=pe.heap_base, raddr=pe.ptr(pe.heap_base + (1 << 20), 1))
-            )
+            await queue.put(*[queue.fields(9, laddr=pe.heap_base, raddr=remote)] * 4)
         for queue in queues:
-            await queue.ring()
+            await queue.ring_sq()
         for sta in range(4):
             await mmio_write(PAGES + 4096 * gone.qpn + 16, int(doorbell.cq_encode(0, gone.cqn, sta)))
         await mmio_write(PAGES + 4096 * gone.qpn + 8, int(doorbell.rq_encode(1, gone.qpn)))
-        await queues[0].ring(0)
-        assert not (await queues[1].take(4))["error_code"].any()
+        await queues[0].ring_sq(0)
+        assert await queues[1].complete(4) == [0] * 4
 
-    await rig.lib.write(0, CMD_REG, command(CmdOp.RESET, CmdObj.QP, gone.qpn))
-    while await rig.lib.read(0, CMD_STATUS) & 1:
-        pass
+    assert await Console(rig, 0).command(CmdOp.RESET, CmdObj.QP, gone.qpn) == 0
     result = await rig.run(work)
     await rig.settle()
     assert doorbell_counters(await rig.counters(0)) == {"DB_RESET": 7}

@@ -99,7 +99,7 @@ async def keep_full(qp: RawQp, sizes: list[int], rng: random.Random) -> int:
             await qp.post(*batch)
             outstanding += len(batch)
         await qp.until(1)
-        codes = [code for _, code in qp.take(qp.visible())]
+        codes = qp.take(qp.visible())["error_code"].tolist()
         await qp.ring_cq()
         outstanding -= len(codes)
         good += codes.count(0)

@@ -20,7 +20,7 @@ from pymodel.device.xscale import STATUS_TIMEOUT, aclshmemi_roce_poll_cq
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
 from tb.sim.platform import Rig, RunFailed
-from tests.nic.raw_post import Trace, doorbell_counters
+from tests.nic.trace import Trace, doorbell_counters
 
 PES = 2
 

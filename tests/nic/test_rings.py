@@ -2,7 +2,7 @@
 
 Sweep: depths 2 to 8192 (V1) and 131072 (V2), both formats, both CQE strides; empty, partly full and full
 rings.
-Stimulus: WQEs stored by hand and announced by one doorbell or many (raw_post.py) behind a slow link, so that
+Stimulus: WQEs stored by hand and announced by one doorbell or many (raw.py) behind a slow link, so that
 no completion comes in between; then one WQE too many. The driver's own posts through rings of every depth.
 Checks: how many were outstanding, counters, events, QP states, indices and CQEs against figures of the test;
 the judge.
@@ -20,7 +20,8 @@ from pymodel.device import Pe
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import AsyncKind, Cnt, Csr
 from tb.sim.platform import Rig
-from tests.nic.raw_post import RawQp, Trace, async_events, doorbell_counters, query
+from tests.nic.raw import FLUSH, Console, RawQp
+from tests.nic.trace import Trace, doorbell_counters
 
 PES = 2
 SLOW = {"link_latency": 1000}
@@ -57,12 +58,14 @@ async def test_exactly_depth_outstanding(dut):
     await rig.start()
 
     async def fill(pe: Pe, index: int, remote: int) -> None:
-        qp = RawQp(pe, index)
+        qp = RawQp(rig, 0, 1, index)
         depth = qp.plan.sq_depth
+        one = qp.fields(index + 1, laddr=pe.heap_base + index, raddr=remote + 64 * index)
         for steps in ([depth], [1] * depth, [depth - 1, 1]):
             for count in steps:
-                await qp.post(count, length=index + 1, laddr=pe.heap_base + index, raddr=remote + 64 * index)
-            done = await qp.take(depth)
+                await qp.post(*[one] * count)
+            done = await qp.collect(depth)
+            await qp.ring_cq()
             assert not done["error_code"].any()
             assert (done["msg_len"] == index + 1).all()
 
@@ -79,7 +82,7 @@ async def test_exactly_depth_outstanding(dut):
     counters = await rig.counters(0)
     assert doorbell_counters(counters) == {}
     assert summary.wqes == counters[Cnt.CQE] == 3 * sum(plan["sq_depth"] for plan in plans)
-    assert await async_events(rig, 0) == []
+    assert await Console(rig, 0).asyncs() == []
 
 
 @cocotb.test()
@@ -98,19 +101,22 @@ async def test_one_beyond_depth(dut):
     await rig.start()
 
     async def overrun(pe: Pe, index: int, waiting: int, distance: int, remote: int) -> int:
-        qp = RawQp(pe, index)
+        qp = RawQp(rig, 0, 1, index)
         if waiting:
-            await qp.post(waiting, length=64, laddr=pe.heap_base, raddr=remote + 64 * index)
-        await qp.ring(qp.head + distance)
-        flushed = await qp.take(waiting)
-        ids = (qp.plan.start_index + k for k in range(waiting))
-        mask = 0xFFFF if qp.plan.version == 1 else 0xFFFFF
-        assert (flushed["error_code"] == 0xFF).all()
-        assert flushed["wqe_id"].tolist() == [index << 3 & mask for index in ids]
+            one = qp.fields(64, laddr=pe.heap_base, raddr=remote + 64 * index)
+            await qp.post(*[one] * waiting)
+        await qp.ring_sq(qp.head + distance)
+        if waiting:
+            flushed = await qp.collect(waiting)
+            ids = (qp.plan.start_index + k for k in range(waiting))
+            mask = 0xFFFF if qp.plan.version == 1 else 0xFFFFF
+            assert (flushed["error_code"] == FLUSH).all()
+            assert flushed["wqe_id"].tolist() == [index << 3 & mask for index in ids]
+        await qp.ring_cq()
         # counted from the unmoved index, in ERR: beyond again, then one WQE that is flushed at once
-        await qp.ring(qp.head + qp.plan.sq_depth + 1)
-        await qp.post(1, length=64)
-        assert (await qp.take(1))["error_code"].tolist() == [0xFF]
+        await qp.ring_sq(qp.head + qp.plan.sq_depth + 1)
+        await qp.post(qp.fields(64, laddr=0, raddr=0))
+        assert await qp.complete(1) == [FLUSH]
         return waiting + 1
 
     async def main(pe: Pe) -> int:
@@ -121,9 +127,9 @@ async def test_one_beyond_depth(dut):
         ]
         flushed = sum([await pe.join(task) for task in tasks])
         # a QP beside them goes on
-        bystander = RawQp(pe, len(cases))
-        await bystander.post(16, length=256, laddr=pe.heap_base, raddr=remote)
-        assert not (await bystander.take(16))["error_code"].any()
+        bystander = RawQp(rig, 0, 1, len(cases))
+        await bystander.post(*[bystander.fields(256, laddr=pe.heap_base, raddr=remote)] * 16)
+        assert await bystander.complete(16) == [0] * 16
         return flushed
 
     result = await rig.run([main, None])
@@ -132,14 +138,15 @@ async def test_one_beyond_depth(dut):
     assert doorbell_counters(counters) == {"DB_OVERRUN": 2 * len(cases)}
     assert counters[Cnt.FLUSH] == result.returns[0] == sum(waiting + 1 for _, _, waiting, _ in cases)
     qpns = [net.qps[0, 1, index].qpn for index in range(len(plans))]
-    events = Counter(await async_events(rig, 0))
-    assert events == Counter({(int(AsyncKind.SQ_OVERRUN), qpn): 2 for qpn in qpns[:-1]})
+    console = Console(rig, 0)
+    events = Counter(await console.asyncs())
+    assert events == Counter({(AsyncKind.SQ_OVERRUN, qpn): 2 for qpn in qpns[:-1]})
     assert await rig.lib.read(0, Csr.QP_STATE_ERR) == sum(1 << qpn - 2 for qpn in qpns[:-1])
     for index, (version, _, waiting, _) in enumerate(cases):
         plan = net.qps[0, 1, index]
         producer = plan.start_index + waiting + 1 & (1 << (14 if version == 1 else 18)) - 1
-        assert await query(rig, 0, plan.qpn) == (ERR, producer, producer)
-    assert (await query(rig, 0, qpns[-1]))[0] == RTS
+        assert await console.query(plan.qpn) == (ERR, producer, producer)
+    assert (await console.query(qpns[-1]))[0] == RTS
     await rig.check(result)
 
 
@@ -154,9 +161,10 @@ async def test_deepest_v1_ring(dut, lap):
     count = 8191 if lap == "across" else 8192
 
     async def main(pe: Pe) -> None:
-        qp = RawQp(pe, 0)
-        await qp.post(count)
-        done = await qp.take(count)
+        qp = RawQp(rig, 0, 1)
+        await qp.post(*[qp.fields(0, laddr=0, raddr=0)] * count)
+        done = await qp.collect(count, patience=20 * count)
+        await qp.ring_cq()
         assert not done["error_code"].any()
         assert done["wqe_id"].tolist() == [((1 << 14) - 77 + k) * 8 & 0xFFFF for k in range(count)]
 
@@ -181,11 +189,11 @@ async def test_one_doorbell_across_the_end(dut):
     await rig.start()
 
     async def across(pe: Pe, index: int, source: int, remote: int) -> None:
-        qp = RawQp(pe, index)
+        qp = RawQp(rig, 0, 1, index)
         count = qp.plan.sq_depth - 1
         places = [256 * index + k % 256 for k in range(count)]
-        await qp.post(count, length=1, laddr=[source + p for p in places], raddr=[remote + p for p in places])
-        assert not (await qp.take(count))["error_code"].any()
+        await qp.post(*[qp.fields(1, laddr=source + p, raddr=remote + p) for p in places])
+        assert await qp.complete(count) == [0] * count
 
     async def main(pe: Pe) -> None:
         size = 256 * len(plans)
@@ -220,14 +228,14 @@ async def test_refill_at_each_cqe(dut, knobs):
     laps = 5
 
     async def refill(pe: Pe, index: int, remote: int) -> None:
-        qp = RawQp(pe, index)
+        qp = RawQp(rig, 0, 1, index)
         depth = qp.plan.sq_depth
-        where = {"length": 8, "laddr": pe.heap_base, "raddr": remote + 8 * index}
-        await qp.post(depth, **where)
+        one = qp.fields(8, laddr=pe.heap_base, raddr=remote + 8 * index)
+        await qp.post(*[one] * depth)
         for _ in range(laps * depth):
-            assert not (await qp.take(1))["error_code"].any()
-            await qp.post(1, **where)
-        assert not (await qp.take(depth))["error_code"].any()
+            assert await qp.complete(1) == [0]
+            await qp.post(one)
+        assert await qp.complete(depth) == [0] * depth
 
     async def main(pe: Pe) -> None:
         remote = pe.ptr(pe.alloc(64), 1)

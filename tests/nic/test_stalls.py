@@ -122,8 +122,9 @@ async def full_traffic(qp: RawQp, count: int, rng: random.Random) -> int:
         await qp.until(1)
         # one doorbell for each CQE: each of them fills the ring to the brim
         for _ in range(qp.visible()):
-            index, code = qp.take(1)[0]
-            assert code == 0, f"WQE {index}: code {code:#x}"
+            (entry,) = qp.take(1)
+            code = entry["error_code"]
+            assert code == 0, f"WQE {entry['wqe_id'] >> 3}: code {code:#x}"
             done += 1
             if done + depth <= count:
                 # SQ first: the CQ doorbell must not be what makes room in the SQ

@@ -16,7 +16,7 @@ import cocotb
 from pymodel.device import Pe
 from pymodel.host.table import Fabric, FabricConfig
 from tb.sim.platform import Rig
-from tests.nic.raw_post import Trace, doorbell_counters
+from tests.nic.trace import Trace, doorbell_counters
 
 PES = 2
 #: indices at which something wraps: wqe_id V1, next_pid V1, wqe_id V2, next_pid V2, next_cid, 32-bit head
