@@ -1,15 +1,12 @@
-"""A recorded run again in the bare C++ loop: the same work in the same cycles; and what our main costs
-beside it.
+"""A recorded run again in the bare C++ loop: the same work in the same cycles; and an idle one.
 
-Sweep: 1 and 2 PEs, two seeds. Stimulus: workload_scenario.py on the stub NIC. Checks: cycles, number and
-digest of all
-records. Timing: exact. Does not prove: speed of the real NIC (`make bench`).
+Sweep: 1 and 2 PEs, two seeds. Stimulus: workload_scenario.py on the stub NIC. Checks: cycles, number and digest
+of all records, wake-ups. Timing: exact. Does not prove: speed (`make bench`).
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 from pathlib import Path
 
 import pytest
@@ -60,18 +57,7 @@ def test_digest_tells_runs_apart(tmp_path: Path) -> None:
     assert one["digest"] != two["digest"]
 
 
-def test_main_costs_little(tmp_path: Path) -> None:
-    """An idle model under main.cpp runs at 0.9 of the bare loop or better: median of five, interleaved, CPU
-    time.
-    """
-    ratios = []
-    for i in range(5):
-        out = tmp_path / str(i)
-        out.mkdir()
-        totals, exe = recorded(out, "idle", 1, 1, "bench", CAMHIL_CYCLES="2000000")
-        bare = run_bare(exe, out / "workload.bin")
-        ratios.append((bare["cpu_s"] / bare["cycles"]) / (totals["cpu_s"] / totals["cycles"]))
-    print(
-        "ratios", [f"{r:.2f}" for r in ratios], f"bare {bare['cpu_s'] / bare['cycles'] * 1e9:.0f} ns a cycle"
-    )
-    assert statistics.median(ratios) >= 0.9
+def test_idle_wakes_nobody(tmp_path: Path) -> None:
+    """200,000 cycles without traffic: Python runs once, at the deadline. (What main costs: `make bench`.)"""
+    totals, _ = recorded(tmp_path, "idle", 1, 1, CAMHIL_CYCLES="200000")
+    assert totals["cycles"] >= 200_000 and totals["wakeups"] == 1

@@ -10,7 +10,6 @@ Timing: none but the order of records. Not proved here: anything about RTL.
 from __future__ import annotations
 
 import struct
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -816,20 +815,11 @@ def test_waits_are_named() -> None:
     assert {"its fetch", "transmission", "an ACK", "its CQE"} <= texts
 
 
-def test_cost_per_wqe() -> None:
-    """64-byte WQEs over 8 QPs: measured cost of the judge, far below what a per-record judge takes.
-
-    The figure itself belongs to the benchmark; the bound only catches a fall-back to the exact engine.
-    """
+def test_good_traffic_stays_in_the_batch_engine() -> None:
+    """64-byte WQEs over 8 QPs, fed in small parts: no record falls back to the exact engine, which is slow."""
     sim = simulate(qps=4, wqes=250, sizes=(64, 64), depth=64, cq_depth=64, mtus=(5,), burst=8)
-    best = 1e9
-    for _ in range(3):
-        judge = Judge(sim.configs)
-        start = time.process_time()
-        for part in np.array_split(sim.records, 60):
-            judge.feed(part, sim.side)
-        judge.flush()
-        best = min(best, time.process_time() - start)
+    judge = Judge(sim.configs)
+    for part in np.array_split(sim.records, 60):
+        judge.feed(part, sim.side)
+    judge.flush()
     assert judge.batch_records == sim.records.size, judge.batch.why
-    print(f"judge: {best / 2000 * 1e6:.1f} us per 64-byte WQE")
-    assert best / 2000 < 60e-6
