@@ -1,7 +1,7 @@
 """A recorded run again in the bare C++ loop: the same work in the same cycles; and an idle one.
 
-Sweep: 1 and 2 PEs, two seeds. Stimulus: workload_scenario.py on the stub NIC. Checks: cycles, number and digest
-of all records, wake-ups. Timing: exact. Does not prove: speed (`make bench`).
+Sweep: 1 and 2 PEs, two seeds. Stimulus: workload_scenario.py on the stub NIC. Checks: cycles, number and
+digest of all records, wake-ups. Timing: exact. Does not prove: speed (`make bench`).
 """
 
 from __future__ import annotations

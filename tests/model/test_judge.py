@@ -816,7 +816,7 @@ def test_waits_are_named() -> None:
 
 
 def test_good_traffic_stays_in_the_batch_engine() -> None:
-    """64-byte WQEs over 8 QPs, fed in small parts: no record falls back to the exact engine, which is slow."""
+    """64-byte WQEs over 8 QPs, in small parts: no record falls back to the exact (slow) engine."""
     sim = simulate(qps=4, wqes=250, sizes=(64, 64), depth=64, cq_depth=64, mtus=(5,), burst=8)
     judge = Judge(sim.configs)
     for part in np.array_split(sim.records, 60):
