@@ -56,7 +56,7 @@ class Work:
         return Work(**{**asdict(self), "wqes": max(1, round(self.wqes * scale))})
 
 
-LARGE = Work("4 KiB, 2 NICs", pes=2, qps=1, wqes=6000, size=4096, depth=256)
+LARGE = Work("4 KiB, 2 NICs", pes=2, qps=1, wqes=20000, size=4096, depth=256)
 SMALL = Work("64 B, 2 NICs", pes=2, qps=8, wqes=12000, size=64, depth=4096)
 MANY = Work("4 KiB, 16 NICs", pes=16, qps=1, wqes=600, size=4096, depth=256)
 ONE_WAY = Work("4 KiB, one way", pes=2, qps=1, wqes=6000, size=4096, depth=256, one_sender=True)

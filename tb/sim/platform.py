@@ -240,12 +240,12 @@ class Rig:
             self.judge.feed(records, lib.side)
         for sink in self.sinks:
             sink(records, lib.side)
-        kind, ident = records["kind"], records["id"]
-        sent = kind == Kind.TXPKT
-        summary.packets += int(sent.sum())
-        summary.cqes += int(((kind == Kind.AXI_W) & (ident == 4)).sum())
-        inbound = (kind == Kind.AXI_W) & (ident == 3)
-        summary.bytes += int(records["aux1"][inbound].sum())
+        kind = np.ascontiguousarray(records["kind"])
+        summary.packets += int(np.count_nonzero(kind == Kind.TXPKT))
+        writes = np.flatnonzero(kind == Kind.AXI_W)
+        ident = records["id"][writes]
+        summary.cqes += int(np.count_nonzero(ident == 4))
+        summary.bytes += int(records["aux1"][writes[ident == 3]].sum())
         return records
 
     def _show(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 from pyuvm import uvm_sequence_item
+
+from tb.sim.records import Kind
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,11 @@ class Batch:
 
     records: npt.NDArray[np.void]
     side: npt.NDArray[np.uint8]
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Number of records by kind, counted once for all subscribers."""
+        return np.bincount(self.records["kind"], minlength=max(Kind) + 1).tolist()
 
     def of(self, *kinds: int, ids: tuple[int, ...] | None = None) -> npt.NDArray[np.void]:
         """The records of some kinds, where asked for of some AXI IDs."""

@@ -111,17 +111,17 @@ class Link:
 
     def add(self, records: Any, side: Any) -> None:
         """Take a batch in."""
-        mine = records[records["pe"] == self.pe]
-        bells = mine[mine["kind"] == Kind.MMIO_W]
-        if not self.doorbell and bells.size:
+        kind, pe = records["kind"], records["pe"]
+        if not self.doorbell:
+            bells = records[(kind == Kind.MMIO_W) & (pe == self.pe)]
             bells = bells[bells["addr"] >= np.uint64(1 << 27)]
             self.doorbell = int(bells["time"][0]) if bells.size else 0
-        sent = mine[mine["kind"] == Kind.TXPKT]
+        sent = np.flatnonzero((kind == Kind.TXPKT) & (pe == self.pe))
         if sent.size:
             self.packets += sent.size
-            self.beats += int((-(-sent["len"].astype(np.int64) // BEAT_BYTES)).sum())
-            self.first = self.first or int(sent["aux0"][0])
-            self.last = int(sent["time"][-1])
+            self.beats += int((-(-records["len"][sent].astype(np.int64) // BEAT_BYTES)).sum())
+            self.first = self.first or int(records["aux0"][sent[0]])
+            self.last = int(records["time"][sent[-1]])
 
 
 class Fast(RdmaTest):
