@@ -469,6 +469,7 @@ class Batch:
     def _fetches(self, r: _Rows, pi: I64) -> tuple[I64, I64, I64]:
         """(QP, position, WQE index after the burst) of the fetch bursts, sorted by QP and position."""
         s = self.s
+        self._again: list[tuple[int, int, int]] = []
         if not len(r):
             return r.pos, r.pos, r.pos
         _need((r.addr & np.uint64(127) == 0) & (r.len & 1 == 0) & (r.flags == 0), "fetch burst")
@@ -484,12 +485,33 @@ class Batch:
         after = s.q_fetch[g] + _sums(count, start)
         first = after - count
         slot = (flat - s.q_flat[g]) >> 7
-        _need(
-            (slot == first % s.q_depth[g]) & (slot + count <= s.q_depth[g]) & (after <= pi[g]), "fetch order"
-        )
-        row = s.q_row[g] + (after - 1 & s.q_mask[g])
+        for qp in np.unique(g[slot != first % s.q_depth[g]]).tolist():
+            self._fetched_again(qp, np.flatnonzero(g == qp), r.pos, slot, count, first, after)
+        _need((slot + count <= s.q_depth[g]) & (after <= pi[g]), "fetch order")
+        # the slot names one WQE only: no announced one lies a lap further on
+        _need(all(begin + s.q_depth[qp] >= pi[qp] for qp, _, begin in self._again), "fetch order")
+        row = s.q_row[g] + (first + count - 1 & s.q_mask[g])
         _need((s.w_time[row] <= r.aux0.astype(np.int64)) & (s.w_pos[row] < r.pos + s.position), "early fetch")
         return g, r.pos, after
+
+    def _fetched_again(
+        self, qp: int, rows: I64, pos: I64, slot: I64, count: I64, first: I64, after: I64
+    ) -> None:
+        """Bursts of a QP that do not all go on where the last one ended.
+
+        A lane that gave way drops prefetched WQEs; they are fetched again, from one on that is not sent
+        (docs/decisions.md). Mends first and after of ``rows``.
+        """
+        s = self.s
+        depth, nxt = int(s.q_depth[qp]), int(s.q_fetch[qp])
+        for i in rows.tolist():
+            back = (nxt - int(slot[i])) % depth
+            begin = nxt - back
+            if back:
+                _need(begin >= int(s.q_txw[qp]), "fetch of a sent WQE")
+                self._again.append((qp, int(pos[i]), begin))
+            nxt = max(nxt, begin + int(count[i]))
+            first[i], after[i] = begin, nxt
 
     def _gathers(self, r: _Rows, fetch_g: I64, fetched: I64) -> None:
         """Each read lies in the source of a WQE that was announced before and is fetched but not sent."""
@@ -631,6 +653,9 @@ class Batch:
         _need((k >= 0) & (k < s.w_np[w]) & (s.w_err[w] == 0), "packet of no WQE")
         _need(s.w_pos[w] < r.pos + s.position, "packet before its doorbell")
         _need(_latest(fetch_g, fetch_pos, fetched, g, r.pos, s.q_fetch[g]) > idx, "packet before its fetch")
+        for qp, pos, begin in self._again:
+            low, high = np.searchsorted(g, [qp, qp + 1])
+            _need((idx[low:high] < begin) | (r.pos[low:high] > pos), "fetch of a sent WQE")
         only, last = s.w_np[w] == 1, k == s.w_np[w] - 1
         opcode = np.where(
             only, frames.WRITE_ONLY,

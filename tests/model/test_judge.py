@@ -823,3 +823,26 @@ def test_good_traffic_stays_in_the_batch_engine() -> None:
         judge.feed(part, sim.side)
     judge.flush()
     assert judge.batch_records == sim.records.size, judge.batch.why
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_wqes_fetched_again(exact: bool, late: bool) -> None:
+    """A burst repeated before its WQEs are sent is legal and regular; once they are retired, not."""
+    sim = simulate(qps=2, wqes=120, sizes=(64, 64), depth=64, cq_depth=64, mtus=(5,), burst=8)
+    records = sim.records
+    fetches = np.flatnonzero((records["kind"] == Kind.AXI_R) & (records["id"] == 0))
+    chosen = fetches[fetches.size // 2]
+    place = records.size if late else chosen + 1
+    again = records[chosen : chosen + 1].copy()
+    if late:
+        again["time"] = again["aux0"] = records["time"][-1]
+    stream = np.concatenate((records[:place], again, records[place:]))
+    judge = Judge(sim.configs, exact=exact)
+    judge.feed(stream, sim.side)
+    judge.flush()
+    if late:
+        assert set(judge.counts) == {Check.READ_FETCH}, judge.report()
+    else:
+        assert not judge.findings, judge.report()
+        assert exact or judge.batch_records == stream.size, judge.batch.why
