@@ -35,7 +35,6 @@ class Judge:
     """Judges the record stream of all NICs of one run.
 
     pes: configuration by PE. time_origin: record time at which the NICs' time stamp is 0.
-    on_finding: called for each finding that is kept.
     exact: judge every record by the exact engine alone (slow; same answers).
     """
 
@@ -44,14 +43,12 @@ class Judge:
         pes: Sequence[PeConfig],
         params: Params = DEFAULT_PARAMS,
         time_origin: int = 0,
-        on_finding: Callable[[Finding], None] | None = None,
         exact: bool = False,
     ) -> None:
         self.state = State(pes, params)
         self._findings: list[Finding] = []
         self._counts: Counter[Check] = Counter()
         self._seen: Counter[tuple[Check, int, int]] = Counter()
-        self._on_finding = on_finding
         self.exact = Exact(self.state, self._report, time_origin)
         self.batch = Batch(self.state, self.exact, self._report)
         self._always_exact = exact
@@ -69,8 +66,6 @@ class Judge:
         if self._seen[key] > _KEEP:
             return
         self._findings.append(finding)
-        if self._on_finding is not None:
-            self._on_finding(finding)
 
     @property
     def findings(self) -> list[Finding]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pymodel.device.pe import DeviceOptions
 from pymodel.host.table import Fabric
 from pymodel.nic.judge import Finding, Judge, PeConfig
-from pymodel.nic.params import CMD_STATUS, Cnt
+from pymodel.nic.params import CMD_STATUS, Cnt, Csr
 from pymodel.platform import Bytes, Observer
 from pymodel.run import Main, Run, RunResult
 from tb.sim.lib import SimLib
@@ -167,8 +167,6 @@ class Rig:
 
     async def _time_origin(self) -> int:
         """Cycle at which the NICs' time stamp was 0: they all left reset together."""
-        from pymodel.nic.params import Csr
-
         ticket = self.lib.mmio_read(0, Csr.TIME)
         while (stamp := self.lib.result(ticket)) is None:
             await self.lib.cycles(1)
