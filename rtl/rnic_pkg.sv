@@ -39,6 +39,8 @@ package rnic_pkg;
   typedef logic [LaneW-1:0] lane_t;
   typedef logic [IdxW-1:0] idx_t;
   typedef logic [23:0] psn_t;
+  /// log2 of the bytes of a whole beat
+  localparam logic [2:0] SizeBeat = 3'($clog2(DataBytes));
   typedef logic [DataW-1:0] data_t;
   typedef logic [DataBytes-1:0] strb_t;
 
@@ -165,6 +167,14 @@ package rnic_pkg;
     CqeFlush       = 8'hff
   } cqe_err_e;
 
+  /// operands of an atomic as integers (device.md 1.5); 4-byte operations use the low halves, the rest is zero
+  typedef struct packed {
+    logic [63:0] compare_mask;   // masked compare-and-swap
+    logic [63:0] swap_mask;
+    logic [63:0] compare;        // fetch-and-add: field boundary, 0 for an ordinary add
+    logic [63:0] swap_add;
+  } amo_t;
+
   /// decoded WQE (nic.md 4)
   typedef struct packed {
     idx_t        idx;            // index from the slot, full width
@@ -180,6 +190,7 @@ package rnic_pkg;
     logic [63:0] laddr;
     logic [31:0] lkey;
     logic [7:0]  err;            // CqeOk or the first check that failed at decode
+    amo_t        amo;
   } wqe_t;
 
   // ------------------------------------------------------------------ wire (wire.md 1..3)
@@ -236,25 +247,60 @@ package rnic_pkg;
     logic [31:0] imm;
     logic [63:0] laddr;          // payload source; unused where pay_len is 0
     logic [12:0] pay_len;        // payload bytes, 0..4096
+    logic        is_rsp;         // READ response: AETH where its opcode has one, slot and RETH unused
+    logic [23:0] msn;            // its AETH's MSN
+    amo_t        amo;            // AtomicETH operands, for the atomic opcodes
   } tx_job_t;
 
-  /// an acknowledgement to send (responder -> framer)
-  typedef struct packed {
-    qp_t        qpi;
-    psn_t       psn;
-    logic [7:0] syndrome;
-    logic [23:0] msn;
-  } ack_job_t;
-
-  /// a response that arrived and passed the receive checks (receive -> requester)
+  /// a packet without payload from memory to send (responder -> framer): ACK, NAK, or ATOMIC acknowledge
   typedef struct packed {
     qp_t         qpi;
-    logic [7:0]  bth;
     psn_t        psn;
     logic [7:0]  syndrome;
     logic [23:0] msn;
-    logic [12:0] pay_len;
+    logic        atomic;         // opcode 12 with value, else 11
+    logic [63:0] value;          // original value
+  } ack_job_t;
+
+  /// what a response means to the requester
+  typedef enum logic [1:0] {
+    RspAck  = 2'd0,              // opcode 11 with an ACK syndrome
+    RspNak  = 2'd1,              // opcode 11 with a NAK, code in syndrome[1:0]
+    RspRnr  = 2'd2,              // opcode 11 with an RNR NAK
+    RspData = 2'd3               // the expected READ response or ATOMIC acknowledge, its bytes written (or fail)
+  } rsp_kind_e;
+
+  /// a response that passed the receive checks, in order behind the write responses of READ and atomic results
+  /// (receive -> requester). A READ response or ATOMIC acknowledge that nobody waits for never gets here.
+  typedef struct packed {
+    qp_t         qpi;
+    rsp_kind_e   kind;
+    psn_t        psn;
+    logic [7:0]  syndrome;
+    logic [23:0] msn;
+    slot_t       slot;           // RspData: WQE that it belongs to
+    logic        last;           // RspData: that WQE has all its bytes
+    logic [7:0]  fail;           // RspData: CqeOk, or the error that this response gives its WQE (nic.md 4, 5)
   } rsp_evt_t;
+
+  /// what a READ or atomic expects back
+  typedef enum logic [1:0] {
+    ExpRead = 2'd0,
+    ExpAmo8 = 2'd1,              // ATOMIC acknowledge, 8 bytes land little-endian
+    ExpAmo4 = 2'd2               // ATOMIC acknowledge, 4 bytes land big-endian
+  } expect_e;
+
+  /// a READ or atomic was started by the requester: responses from `first` to `last` are expected in this order
+  typedef struct packed {
+    qp_t         qpi;
+    slot_t       slot;
+    expect_e     kind;
+    psn_t        first;
+    psn_t        last;
+    logic [63:0] laddr;
+    logic [31:0] lkey;
+    logic [31:0] len;            // bytes to come
+  } expect_t;
 
   /// a QP's state has to become ERR
   typedef struct packed {
@@ -278,8 +324,9 @@ package rnic_pkg;
 
   /// AXI read request of one client; data returns in order per client
   typedef struct packed {
-    logic [63:0] addr;           // beat-aligned
+    logic [63:0] addr;           // beat-aligned, but for one narrow beat of the atomic unit
     logic [7:0]  len;            // beats - 1; never crosses 4 KiB
+    logic [2:0]  size;           // log2 of the bytes per beat: SizeBeat, or 2 or 3 for an atomic
   } rd_req_t;
   typedef struct packed {
     data_t      data;
@@ -288,8 +335,10 @@ package rnic_pkg;
   } rd_beat_t;
   /// AXI write request of one client, followed by len + 1 beats
   typedef struct packed {
-    logic [63:0] addr;           // beat-aligned
+    logic [63:0] addr;           // beat-aligned, but for one narrow beat of the atomic unit
     logic [7:0]  len;            // beats - 1
+    logic [2:0]  size;           // log2 of the bytes per beat: SizeBeat, or 2 or 3 for an atomic
+    axi_id_e     id;             // ID class; a client may use several
   } wr_req_t;
   typedef struct packed {
     data_t      data;
@@ -350,7 +399,11 @@ package rnic_pkg;
     CntRdTooMany      = 6'd47,   // READs and atomics beyond max_dest_rd_atomic
     CntAtomicNoSave   = 6'd48,   // duplicate atomic without a saved result
     CntWqe            = 6'd49,   // WQEs completed, silent ones and errors included
-    CntCqe            = 6'd50    // CQEs written
+    CntCqe            = 6'd50,   // CQEs written
+    CntBusAtomic      = 6'd51,   // reads and writes of the atomic unit that failed
+    CntBusResult      = 6'd52,   // writes of READ and atomic results that failed
+    CntAtomic         = 6'd53,   // atomics executed as responder
+    CntRead           = 6'd54    // READ requests executed as responder
   } cnt_e;
   typedef logic [NumCnt-1:0] cnt_inc_t;
 

@@ -170,6 +170,10 @@ class Cnt(IntEnum):
     ATOMIC_NO_SAVE = 48
     WQE = 49
     CQE = 50
+    BUS_ATOMIC = 51
+    BUS_RESULT = 52
+    ATOMIC = 53
+    READ = 54
 
 
 def mtu_bytes(code: int) -> int:

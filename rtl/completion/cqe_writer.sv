@@ -75,7 +75,7 @@ module cqe_writer
   assign beat_go      = beat_valid_o && beat_ready_i;
   assign head_pop     = (req_sent_q || req_go) && (beat_sent_q || beat_go);
 
-  assign req_o = '{addr: {head.addr[63:6], 6'd0}, len: 8'd0};
+  assign req_o = '{addr: {head.addr[63:6], 6'd0}, len: 8'd0, size: SizeBeat, id: IdCqe};
   always_comb begin
     beat_o      = '0;
     beat_o.last = 1'b1;

@@ -181,7 +181,7 @@ module fetch_eng
       if (arb_take) lane_q <= arb_lane;
       if (calc) begin
         req_valid_q <= 1'b1;
-        req_q       <= '{addr: addr, len: {3'b0, num, 1'b0} - 8'd1};
+        req_q       <= '{addr: addr, len: {3'b0, num, 1'b0} - 8'd1, size: SizeBeat};
       end else if (req_ready_i) begin
         req_valid_q <= 1'b0;
       end

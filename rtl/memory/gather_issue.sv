@@ -84,8 +84,8 @@ module gather_issue
   assign job_ready   = drop || (second_q ? req_ready : start && !two);
 
   assign req_valid = second_q ? job_valid : start && beats != '0;
-  assign req = second_q ? '{addr: {job.laddr[63:12] + 52'd1, 12'b0}, len: 8'(beats - to_page_end) - 8'd1}
-                        : '{addr: base, len: 8'(first_beats) - 8'd1};
+  assign req = second_q ? '{addr: {job.laddr[63:12] + 52'd1, 12'b0}, len: 8'(beats - to_page_end) - 8'd1, size: SizeBeat}
+                        : '{addr: base, len: 8'(first_beats) - 8'd1, size: SizeBeat};
   assign burst_valid_o = req_valid && req_ready;
   assign burst_last_o  = second_q || !two;
 

@@ -72,8 +72,9 @@ module scatter
   assign move_go   = cmd_valid && !second_q && (cmd.move.skip || req_ready);
   assign pop       = move_go && move_ready;
   assign req_valid = second_q || (pop && !cmd.move.skip);
-  assign req       = second_q ? '{addr: {next_page_q, 12'b0}, len: second_len_q}
-                              : '{addr: {cmd.addr[63:6], 6'b0}, len: 8'(two ? to_page_end : beats) - 8'd1};
+  assign req       = second_q ? '{addr: {next_page_q, 12'b0}, len: second_len_q, size: SizeBeat, id: IdInbound}
+                              : '{addr: {cmd.addr[63:6], 6'b0}, len: 8'(two ? to_page_end : beats) - 8'd1, size: SizeBeat,
+                                id: IdInbound};
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) second_q <= 1'b0;

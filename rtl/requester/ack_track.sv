@@ -141,13 +141,11 @@ module ack_track
     end
   end
 
-  function automatic kind_e classify(input logic [7:0] bth, input logic [2:0] syndrome);
-    // READ responses and atomic acknowledgements answer nothing that was ever requested
-    if (bth != BthAck) return KindOther;
-    unique case (syndrome)
-      3'b000:  return KindAck;
-      3'b001:  return KindRnr;
-      3'b011:  return KindNak;
+  function automatic kind_e classify(input rsp_kind_e kind);
+    unique case (kind)
+      RspAck:  return KindAck;
+      RspRnr:  return KindRnr;
+      RspNak:  return KindNak;
       default: return KindOther;
     endcase
   endfunction
@@ -184,7 +182,7 @@ module ack_track
       if (take) begin
         state_q <= StJudge;
         qpi_q   <= rsp_i.qpi;
-        kind_q  <= classify(rsp_i.bth, rsp_i.syndrome[7:5]);
+        kind_q  <= classify(rsp_i.kind);
         code_q  <= rsp_i.syndrome[1:0];
         psn_q   <= rsp_i.psn;
       end
@@ -193,5 +191,5 @@ module ack_track
 
   // READ responses will need the length and the MSN
   logic unused;
-  assign unused = &{1'b0, ctx_i, rsp_i.msn, rsp_i.pay_len, rsp_i.syndrome[4:2]};
+  assign unused = &{1'b0, ctx_i, rsp_i};
 endmodule

@@ -41,6 +41,9 @@ module ack_gen
   logic             unused_out_ready;
   logic [$clog2(NumQp+1)-1:0] unused_turns;
 
+  logic unused_value;
+  assign unused_value = in_i.atomic ^ (^in_i.value);  // ATOMIC acknowledgements do not come this way yet
+
   assign in_nak = in_i.syndrome[6:5] != 2'b00;
   assign in     = '{psn: in_i.psn, syndrome: in_i.syndrome, msn: in_i.msn};
 
@@ -98,7 +101,7 @@ module ack_gen
   end
 
   assign answer = read_nak_q ? nak : ack;
-  assign out    = '{qpi: read_qpi_q, psn: answer.psn, syndrome: answer.syndrome, msn: answer.msn};
+  assign out    = '{qpi: read_qpi_q, psn: answer.psn, syndrome: answer.syndrome, msn: answer.msn, atomic: 1'b0, value: '0};
 
   fifo #(.T(ack_job_t), .Depth(2)) i_out (
       .clk_i, .rst_ni, .in_valid_i(read_q), .in_ready_o(unused_out_ready), .in_data_i(out),

@@ -104,7 +104,7 @@ module resp_done
     if (pop) begin
       ack_o <= '{
           qpi: head.qpi, psn: failed ? head.pkt_psn : head.psn, syndrome: failed ? SynNakOp : head.syndrome,
-          msn: head.msn - 24'(failed && head.msn_step)
+          msn: head.msn - 24'(failed && head.msn_step), atomic: 1'b0, value: '0
       };
     end
   end

@@ -153,10 +153,20 @@ module responder
     if (!execute) write_state.nak_sent = 1'b1;
   end
 
+  rsp_kind_e rsp_kind;
+  always_comb begin
+    unique case (p3_hdr_q.syndrome[7:5])
+      3'b000:  rsp_kind = RspAck;
+      3'b001:  rsp_kind = RspRnr;
+      default: rsp_kind = RspNak;
+    endcase
+    // nobody waits for READ responses and atomic acknowledgements yet
+    if (p3_hdr_q.bth != BthAck) rsp_kind = RspData;
+  end
   assign rsp_valid_o = p3_q && act_qq.kind == ActResponse;
   assign rsp_o = '{
-      qpi: p3_qpi_q, bth: p3_hdr_q.bth, psn: p3_hdr_q.psn, syndrome: p3_hdr_q.syndrome, msn: p3_hdr_q.msn,
-      pay_len: p3_hdr_q.pay_len
+      qpi: p3_qpi_q, kind: rsp_kind, psn: p3_hdr_q.psn, syndrome: p3_hdr_q.syndrome, msn: p3_hdr_q.msn,
+      slot: '0, last: 1'b0, fail: CqeOk
   };
 
   assign move_valid_o = p3_q && p3_hdr_q.beats != '0;

@@ -168,5 +168,5 @@ module tx_header
   );
 
   logic unused_bits;
-  assign unused_bits = (^ctx_i) ^ (^pkt_i);  // slot, source address: gather's
+  assign unused_bits = (^ctx_i) ^ (^pkt_i) ^ (^ack_i);  // slot, source address: gather's
 endmodule

@@ -51,7 +51,7 @@ module datapath_bench
     output logic          rsp_valid_o,
     input  logic          rsp_ready_i,
     output logic [5:0]    rsp_qpi_o,
-    output logic [7:0]    rsp_bth_o,
+    output logic [1:0]    rsp_kind_o,
     output logic [23:0]   rsp_psn_o,
     output logic [7:0]    rsp_syndrome_o,
     output logic [23:0]   rsp_msn_o,
@@ -136,11 +136,11 @@ module datapath_bench
     job = '{
         qpi: job_qpi_i, slot: '0, bth: job_bth_i, psn: job_psn_i, ack_req: job_ack_req_i, se: job_se_i,
         has_reth: job_reth_i, raddr: job_raddr_i, rkey: job_rkey_i, dma_len: job_dma_len_i, has_imm: job_imm_i,
-        imm: job_imm_data_i, laddr: job_laddr_i, pay_len: job_len_i
+        imm: job_imm_data_i, laddr: job_laddr_i, pay_len: job_len_i, is_rsp: 1'b0, msn: '0, amo: '0
     };
   end
   assign rsp_qpi_o      = rsp.qpi;
-  assign rsp_bth_o      = rsp.bth;
+  assign rsp_kind_o     = rsp.kind;
   assign rsp_psn_o      = rsp.psn;
   assign rsp_syndrome_o = rsp.syndrome;
   assign rsp_msn_o      = rsp.msn;

@@ -88,7 +88,7 @@ module gather_bench
       .pay_valid_o, .pay_ready_i, .pay_o(pay), .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .bus_err_o()
   );
   assign req_valid[0] = rival_i;
-  assign req[0]       = '{addr: 64'h40, len: 8'd0};
+  assign req[0]       = '{addr: 64'h40, len: 8'd0, size: SizeBeat};
   axi_rd_mux #(.Num(2)) i_mux (
       .clk_i, .rst_ni, .req_valid_i(req_valid), .req_ready_o(req_ready), .req_i(req), .beat_valid_o(beat_valid),
       .beat_o(beat), .m_axi_arid(arid), .m_axi_araddr(araddr), .m_axi_arlen(arlen), .m_axi_arsize(arsize),

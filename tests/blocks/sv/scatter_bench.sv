@@ -71,7 +71,7 @@ module scatter_bench
 
   // the rival asks, then offers its beat
   assign req_valid[1]  = rival_i && !rival_data_q;
-  assign req[1]        = '{addr: 64'hf_ffc0, len: 8'd0};
+  assign req[1]        = '{addr: 64'hf_ffc0, len: 8'd0, size: SizeBeat, id: IdCqe};
   assign beat_valid[1] = rival_data_q;
   assign beat[1]       = '{data: '0, strb: 64'd1, last: 1'b1};
 
