@@ -347,10 +347,10 @@ def test_other_checks_of_wqes() -> None:
 def test_what_is_not_built_is_a_format_error() -> None:
     """ab until it exists."""
     for op in WqeOp:
-        want = CqeError.OK if op is WqeOp.WRITE else AB
+        want = AB if op is WqeOp.SEND else CqeError.OK
         assert CqeError(int(rules.wqe_check(good_wqe(op, 5, 2), 5, 2, mrs=MRS)[0])) is want
     # and stays one whatever its lengths are
-    assert CqeError(int(rules.wqe_check(good_wqe(2, 5, 2, l_len=1), 5, 2)[0])) is AB
+    assert CqeError(int(rules.wqe_check(good_wqe(0, 5, 2, l_len=1), 5, 2)[0])) is AB
 
 
 def test_wqe_id_is_judged_at_its_width() -> None:
@@ -647,9 +647,12 @@ def test_requests_that_are_not_built_are_invalid() -> None:
     built = {"supported": rules.BUILT_REQUESTS}
     for op in Bth:
         if packet.IS_REQUEST[op] and rules.sequence_ok(-1, op):
-            first = op == Bth.WRITE_FIRST
-            want = Syndrome.ACK if op in (Bth.WRITE_ONLY, Bth.WRITE_FIRST) else Syndrome.NAK_INV_REQ
+            first = op in (Bth.WRITE_FIRST, Bth.SEND_FIRST)
+            sends = op <= Bth.SEND_ONLY_IMM or op is Bth.WRITE_ONLY_IMM
+            want = Syndrome.NAK_INV_REQ if sends else Syndrome.ACK
             size = {"payload": 256 if first else 100, "remaining": 300 if first else 100}
+            if op not in range(Bth.WRITE_ONLY_IMM + 1):
+                size["payload"] = 0
             assert verdict(opcode=op, **size, **built) is want, op
 
 
