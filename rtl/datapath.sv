@@ -171,12 +171,13 @@ module datapath
 
   // ------------------------------------------------------------------ memory port
   logic [1:0] rd_req_valid, rd_req_ready, rd_beat_valid;
-  logic [1:0] wr_req_valid, wr_req_ready, wr_beat_valid, wr_beat_ready, b_valid;
+  logic [1:0] wr_req_valid, wr_req_ready, wr_beat_valid, wr_beat_ready;
   rd_req_t    rd_req[2];
   wr_req_t    wr_req[2];
   wr_beat_t   wr_beat[2];
   rd_beat_t   rd_beat;
-  logic       b_err;
+  logic       b_valid, b_err;
+  axi_id_e    b_id;
 
   assign rd_req_valid[0]    = fetch_req_valid_i;
   assign rd_req[0]          = fetch_req_i;
@@ -190,7 +191,7 @@ module datapath
   assign wr_beat_valid[1] = cqe_beat_valid_i;
   assign wr_beat[1]       = cqe_beat_i;
   assign cqe_beat_ready_o = wr_beat_ready[1];
-  assign cqe_b_valid_o    = b_valid[1];
+  assign cqe_b_valid_o    = b_valid && b_id == IdCqe;
   assign cqe_b_err_o      = b_err;
 
   axi_rd_mux #(.Num(2), .Ids({IdGather, IdFetch})) i_rd_mux (
@@ -199,10 +200,10 @@ module datapath
       .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arvalid, .m_axi_arready,
       .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready
   );
-  axi_wr_mux #(.Num(2), .Ids({IdCqe, IdInbound})) i_wr_mux (
+  axi_wr_mux #(.Num(2)) i_wr_mux (
       .clk_i, .rst_ni, .req_valid_i(wr_req_valid), .req_ready_o(wr_req_ready), .req_i(wr_req),
       .beat_valid_i(wr_beat_valid), .beat_ready_o(wr_beat_ready), .beat_i(wr_beat),
-      .b_valid_o(b_valid), .b_err_o(b_err),
+      .b_valid_o(b_valid), .b_id_o(b_id), .b_err_o(b_err),
       .m_axi_awid, .m_axi_awaddr, .m_axi_awlen, .m_axi_awsize, .m_axi_awburst, .m_axi_awvalid, .m_axi_awready,
       .m_axi_wdata, .m_axi_wstrb, .m_axi_wlast, .m_axi_wvalid, .m_axi_wready,
       .m_axi_bid, .m_axi_bresp, .m_axi_bvalid, .m_axi_bready
@@ -216,6 +217,7 @@ module datapath
   logic      mr_busy_gather, mr_busy_done, gather_err;
   logic      busy_gather, busy_frame, busy_resp, busy_done, busy_ack;
   cnt_inc_t  cnt_frame, cnt_parse, cnt_resp, cnt_done, cnt_ack;
+  logic [61:0] unused_rerr;  // no READ responses yet
 
   gather i_gather (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_gather),
@@ -224,7 +226,9 @@ module datapath
       .beat_valid_i(rd_beat_valid[1]), .beat_i(rd_beat),
       .pkt_valid_o(pkt_valid), .pkt_ready_i(pkt_ready), .pkt_o(pkt),
       .pay_valid_o(pay_valid), .pay_ready_i(pay_ready), .pay_o(pay),
-      .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .bus_err_o(gather_err)
+      .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .rerr_valid_o(unused_rerr[0]), .rerr_qpi_o(unused_rerr[6:1]),
+      .rerr_psn_o(unused_rerr[30:7]), .rerr_msn_o(unused_rerr[54:31]), .rsp_out_valid_o(unused_rerr[55]),
+      .rsp_out_qpi_o(unused_rerr[61:56]), .bus_err_o(gather_err)
   );
   tx_frame i_frame (
       .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_frame), .mac_i, .ip_i,
@@ -249,6 +253,7 @@ module datapath
   logic [NumQp-1:0]              dead;
   logic [$clog2(RspDepth+1)-1:0]  rsp_cnt;
   logic [$clog2(MoveDepth+1)-1:0] move_cnt;
+  logic [1:0]                     unused_start;
 
   rx_parse #(.Depth(RxDepth)) i_parse (
       .clk_i, .rst_ni, .mac_i, .ip_i, .s_axis_tdata, .s_axis_tkeep, .s_axis_tlast, .s_axis_tvalid, .s_axis_tready,
@@ -270,6 +275,7 @@ module datapath
 
   scatter #(.Depth(RxDepth), .Commands(MoveDepth)) i_scatter (
       .clk_i, .rst_ni, .move_valid_i(move_valid), .move_addr_i(move_addr), .move_i(move), .count_o(move_cnt),
+      .lock_valid_i(1'b0), .lock_addr_i('0), .start_o(unused_start),
       .rd_en_o(buf_rd_en), .rd_addr_o(buf_rd_addr), .rd_data_i(buf_rd_data), .release_o(buf_release),
       .req_valid_o(wr_req_valid[0]), .req_ready_i(wr_req_ready[0]), .req_o(wr_req[0]),
       .beat_valid_o(wr_beat_valid[0]), .beat_ready_i(wr_beat_ready[0]), .beat_o(wr_beat[0])
@@ -277,7 +283,8 @@ module datapath
   resp_done i_done (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_done),
       .mr_drain_i, .mr_drain_busy_o(mr_busy_done),
-      .done_valid_i(done_valid), .done_room_o(done_room), .done_i(done), .b_valid_i(b_valid[0]), .b_err_i(b_err),
+      .done_valid_i(done_valid), .done_room_o(done_room), .done_i(done),
+      .b_valid_i(b_valid && b_id == IdInbound), .b_err_i(b_err),
       .ack_valid_o(answer_valid), .ack_o(answer), .dead_o(dead), .err_o, .async_o, .cnt_o(cnt_done)
   );
   ack_gen i_ack_gen (

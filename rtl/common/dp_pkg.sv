@@ -3,12 +3,17 @@
 package dp_pkg;
   import rnic_pkg::*;
 
+  /// headers from IPv4 to the longest extended header
+  localparam int unsigned MaxHdrBytes = 84;
+  localparam int unsigned MaxHdrW = 8 * MaxHdrBytes;
+
   /// beats of one packet
   typedef logic [6:0] beats_t;
 
   /// realign: move `len` bytes that start at lane src_off of `src_beats` buffered beats to lane dst_off
   typedef struct packed {
     logic        skip;           // only release the buffered beats
+    logic        result;         // scatter: bytes of a READ or atomic result (ID 5), else an inbound WRITE (ID 3)
     beats_t      src_beats;
     logic [5:0]  src_off;
     logic [5:0]  dst_off;
@@ -34,9 +39,9 @@ package dp_pkg;
     qp_t          qpi;
     logic         is_rsp;        // response packet, for the counters
     logic [47:0]  dst_mac;
-    logic [5:0]   hlen;          // bytes of data in use, 40..60
+    logic [6:0]   hlen;          // bytes of data in use, 40..60; 68 or 84 where an AtomicETH needs it, without payload
     logic [12:0]  pay_len;
-    logic [479:0] data;          // byte 0 in lane 0, zero behind hlen
+    logic [MaxHdrW-1:0] data;    // byte 0 in lane 0, zero behind hlen
   } tx_hdr_t;
 
   /// frame beat between the transmit stages; all lengths are multiples of 4 before the Ethernet header is put on
@@ -67,15 +72,21 @@ package dp_pkg;
     logic [23:0] dest_qpn;
     psn_t        psn;
     logic [31:0] src_ip;
-    logic [63:0] raddr;          // RETH, where the opcode has one
+    logic [63:0] raddr;          // RETH or AtomicETH, where the opcode has one
     logic [31:0] rkey;
     logic [31:0] dma_len;
     logic [7:0]  syndrome;       // AETH, where the opcode has one
     logic [23:0] msn;
     logic [12:0] pay_len;
     logic [5:0]  pay_off;        // lane of the first payload byte in the first beat
-    beats_t      beats;          // beats in the receive buffer, 0: nothing kept
+    beats_t      beats;          // beats in the receive buffer, 0: nothing kept; of an ATOMIC acknowledge 1
+    amo_t        amo;            // AtomicETH operands as integers, for the atomic opcodes
   } rx_hdr_t;
+
+  /// lanes of an ATOMIC acknowledge's buffered beat: original value, 8 bytes with the least significant first
+  localparam logic [5:0] AckValueLe = 6'd44;
+  /// and its low 4 bytes with the most significant first
+  localparam logic [5:0] AckValueBe = 6'd56;
 
   /// what follows a request: acknowledgement once the write responses are there
   typedef struct packed {
@@ -124,9 +135,24 @@ package dp_pkg;
     return op >= 8'(BthReadFirst) && op <= 8'(BthAtomicAck);
   endfunction
 
+  /// atomic requests (wire.md 2)
+  function automatic logic is_atomic(input logic [7:0] op);
+    return op == BthCmpSwap || op == BthFetchAdd || (op >= 8'(BthMCas64) && op <= 8'(BthMFa32));
+  endfunction
+
   /// request opcodes whose payload the responder can write; the others are refused by NAK 1 until they are built
   function automatic logic is_write(input logic [7:0] op);
     return op == BthWriteFirst || op == BthWriteMiddle || op == BthWriteLast || op == BthWriteOnly;
+  endfunction
+
+  /// READ responses with an AETH; a Middle has none
+  function automatic logic read_has_aeth(input logic [7:0] op);
+    return op == BthReadFirst || op == BthReadLast || op == BthReadOnly;
+  endfunction
+
+  /// opcodes whose payload goes to memory
+  function automatic logic keeps_payload(input logic [7:0] op);
+    return is_write(op) || op == BthReadMiddle || read_has_aeth(op);
   endfunction
 
   // wire order (most significant byte first) to lane order (first byte in the low bits) and back

@@ -73,7 +73,7 @@ module axi_rd_mux
   assign m_axi_arid    = ar.id;
   assign m_axi_araddr  = ar.req.addr;
   assign m_axi_arlen   = ar.req.len;
-  assign m_axi_arsize  = 3'($clog2(DataBytes));
+  assign m_axi_arsize  = ar.req.size;
   assign m_axi_arburst = 2'b01;
   assign m_axi_rready  = 1'b1;
 

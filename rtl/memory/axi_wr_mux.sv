@@ -1,13 +1,11 @@
-// Write side of the memory port: clients' bursts in turn onto AW, each under its own ID; their data follows on W in the
-// order of the bursts; responses go back to the client by ID. A client has its data ready when it asks, so a burst never
-// holds up W for long.
+// Write side of the memory port: clients' bursts in turn onto AW, each under the ID that it names; their data follows on W
+// in the order of the bursts; responses go to all clients with their ID. A client has its data ready when it asks, so a
+// burst never holds up W for long.
 module axi_wr_mux
   import rnic_pkg::*;
 #(
     /// number of clients, at least 2
     parameter int unsigned Num = 2,
-    /// AXI ID of each client
-    parameter logic [Num-1:0][3:0] Ids = {IdCqe, IdInbound},
     /// bursts whose address is ahead of their data
     parameter int unsigned Ahead = 4
 ) (
@@ -27,9 +25,11 @@ module axi_wr_mux
     output logic [Num-1:0] beat_ready_o,
     /// data
     input  wr_beat_t       beat_i [Num],
-    /// write response for the client
-    output logic [Num-1:0] b_valid_o,
-    /// it reports an error, the same wire for all clients
+    /// write response, for the client that uses the ID
+    output logic           b_valid_o,
+    /// ID of its burst
+    output axi_id_e        b_id_o,
+    /// it reports an error
     output logic           b_err_o,
     /// write ID
     output logic [3:0]     m_axi_awid,
@@ -65,15 +65,10 @@ module axi_wr_mux
     output logic           m_axi_bready
 );
   localparam int unsigned SelW = $clog2(Num);
-  typedef struct packed {
-    logic [3:0] id;
-    wr_req_t    req;
-  } aw_t;
-
   logic            some, take, aw_ready, order_ready, owner_valid, owner_done, w_ready, w_valid;
   logic [Num-1:0]  grant;
   logic [SelW-1:0] index, owner;
-  aw_t             aw_in, aw;
+  wr_req_t         aw;
   wr_beat_t        w_in, w;
   logic [$clog2(Ahead+1)-1:0] unused_count;
 
@@ -81,17 +76,16 @@ module axi_wr_mux
       .clk_i, .rst_ni, .req_i(req_valid_i), .take_i(take), .valid_o(some), .gnt_o(grant), .idx_o(index)
   );
   assign take        = some && aw_ready && order_ready;
-  assign aw_in       = '{id: Ids[index], req: req_i[index]};
   assign req_ready_o = grant & {Num{take}};
 
-  stream_reg #(.T(aw_t)) i_aw (
-      .clk_i, .rst_ni, .in_valid_i(take), .in_ready_o(aw_ready), .in_data_i(aw_in),
+  stream_reg #(.T(wr_req_t)) i_aw (
+      .clk_i, .rst_ni, .in_valid_i(take), .in_ready_o(aw_ready), .in_data_i(req_i[index]),
       .out_valid_o(m_axi_awvalid), .out_ready_i(m_axi_awready), .out_data_o(aw)
   );
   assign m_axi_awid    = aw.id;
-  assign m_axi_awaddr  = aw.req.addr;
-  assign m_axi_awlen   = aw.req.len;
-  assign m_axi_awsize  = 3'($clog2(DataBytes));
+  assign m_axi_awaddr  = aw.addr;
+  assign m_axi_awlen   = aw.len;
+  assign m_axi_awsize  = aw.size;
   assign m_axi_awburst = 2'b01;
 
   // whose data comes next on W
@@ -117,12 +111,13 @@ module axi_wr_mux
   assign m_axi_bready = 1'b1;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) begin
-      b_valid_o <= '0;
-      b_err_o   <= 1'b0;
-    end else begin
-      for (int unsigned i = 0; i < Num; i++) b_valid_o[i] <= m_axi_bvalid && m_axi_bid == Ids[i];
-      b_err_o <= m_axi_bvalid && m_axi_bresp[1];
+    if (!rst_ni) b_valid_o <= 1'b0;
+    else b_valid_o <= m_axi_bvalid;
+  end
+  always_ff @(posedge clk_i) begin
+    if (m_axi_bvalid) begin
+      b_id_o  <= axi_id_e'(m_axi_bid);
+      b_err_o <= m_axi_bresp[1];
     end
   end
 

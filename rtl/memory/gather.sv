@@ -1,6 +1,7 @@
-// Gathers the payload of request packets from memory (ID 1) and hands whole packets to the framer, in order. A packet is
-// stored whole before it leaves, so a read error never leaves a truncated packet: the packet is dropped, reported, and
-// the requests of its QP from that PSN on are dropped too until the QP is programmed or reset (nic.md 5).
+// Gathers the payload of requests and READ responses from memory (ID 1) and hands whole packets to the framer, in order. A
+// packet is stored whole before it leaves, so a read error never leaves a truncated packet: the packet is dropped and
+// reported, and so are the requests of its QP from that PSN on, or all later READ responses of its QP, until the QP is
+// programmed or reset (nic.md 5). An error on one side of a QP leaves the other one alone.
 module gather
   import rnic_pkg::*, dp_pkg::*;
 #(
@@ -25,7 +26,7 @@ module gather
     input  logic             mr_drain_i,
     /// reads that the old entry allowed are still to come
     output logic             mr_drain_busy_o,
-    /// packet from the requester
+    /// packet from the requester, or READ response
     input  logic             job_valid_i,
     /// the packet is taken
     output logic             job_ready_o,
@@ -53,19 +54,32 @@ module gather
     input  logic             pay_ready_i,
     /// payload beat
     output pay_beat_t        pay_o,
-    /// a packet met a bus error
+    /// a request packet met a bus error
     output logic             gerr_valid_o,
     /// its QP
     output qp_t              gerr_qpi_o,
     /// its place in the outstanding-request table
     output slot_t            gerr_slot_o,
+    /// a READ response met a bus error
+    output logic             rerr_valid_o,
+    /// its QP
+    output qp_t              rerr_qpi_o,
+    /// its PSN
+    output psn_t             rerr_psn_o,
+    /// its MSN
+    output logic [23:0]      rerr_msn_o,
+    /// a READ response left: the framer has it, or it was dropped
+    output logic             rsp_out_valid_o,
+    /// its QP
+    output qp_t              rsp_out_qpi_o,
     /// a read burst ended with an error, whatever becomes of its packet (nic.md 7)
     output logic             bus_err_o
 );
   localparam int unsigned AddrW = $clog2(Depth);
   typedef struct packed {
-    tx_job_t job;
+    logic    dead;               // dropped at its turn
     beats_t  beats;
+    tx_job_t job;
   } entry_t;
 
   // ------------------------------------------------------------------ bursts out
@@ -78,7 +92,7 @@ module gather
       .clk_i, .rst_ni, .qp_rts_i, .drain_i, .job_valid_i, .job_ready_o, .job_i, .req_valid_o, .req_ready_i, .req_o,
       .burst_valid_o(burst_valid), .burst_last_o(burst_last),
       .pkt_valid_o(start), .pkt_ready_i(start_ready), .pkt_o(start_entry.job), .pkt_beats_o(start_entry.beats),
-      .taken_o(taken), .idle_o(issue_idle),
+      .pkt_dead_o(start_entry.dead), .taken_o(taken), .idle_o(issue_idle),
       .release_i(freed)
   );
 
@@ -132,8 +146,9 @@ module gather
 
   // ------------------------------------------------------------------ whole packets out
   entry_t            head, pkt_q;
-  logic              head_valid, advance, pkt_valid_q, whole, can, leave, drop, blocked, fail, move_ready;
-  logic [NumQp-1:0]  blocked_q;
+  logic              head_valid, advance, pkt_valid_q, whole, can, leave, drop, fail, move_ready;
+  logic              is_rsp, req_blocked, blocked;
+  logic [NumQp-1:0]  blocked_q, rsp_blocked_q;
   psn_t              blocked_psn;
   realign_cmd_t      move;
   realign_beat_t     moved;
@@ -143,15 +158,18 @@ module gather
       .out_valid_o(head_valid), .out_ready_i(advance), .out_data_o(head), .count_o(unused_entries)
   );
 
-  // PSN of the packet that failed: earlier PSNs may still be sent (again)
+  // PSN of the request that failed: earlier PSNs may still be sent (again)
   ctx_ram #(.T(psn_t), .Depth(NumQp)) i_blocked_psn (
-      .clk_i, .wr_en_i(fail), .wr_addr_i(pkt_q.job.qpi), .wr_data_i(pkt_q.job.psn),
+      .clk_i, .wr_en_i(fail && !is_rsp), .wr_addr_i(pkt_q.job.qpi), .wr_data_i(pkt_q.job.psn),
       .rd_en_i(advance), .rd_addr_i(head.job.qpi), .rd_data_o(blocked_psn)
   );
 
-  assign blocked = blocked_q[pkt_q.job.qpi] && psn_t'(pkt_q.job.psn - blocked_psn) < 24'h80_0000;
+  assign is_rsp      = pkt_q.job.is_rsp;
+  assign req_blocked = blocked_q[pkt_q.job.qpi] && psn_t'(pkt_q.job.psn - blocked_psn) < 24'h80_0000;
+  assign blocked     = is_rsp ? rsp_blocked_q[pkt_q.job.qpi] : req_blocked;
+
   assign whole   = pkt_q.beats == '0 || head_done;
-  assign drop    = blocked || (pkt_q.beats != '0 && head_err);
+  assign drop    = blocked || pkt_q.dead || (pkt_q.beats != '0 && head_err);
   assign can     = pkt_valid_q && whole && (pkt_q.beats == '0 || move_ready);
   assign leave   = can && (drop || pkt_ready_i);
   assign fail    = leave && !blocked && pkt_q.beats != '0 && head_err;
@@ -161,7 +179,7 @@ module gather
   assign pkt_valid_o = can && !drop;
   assign pkt_o       = pkt_q.job;
   assign move        = '{
-      skip: drop, src_beats: pkt_q.beats, src_off: pkt_q.job.laddr[5:0], dst_off: '0, dst_beat: '0,
+      skip: drop, result: 1'b0, src_beats: pkt_q.beats, src_off: pkt_q.job.laddr[5:0], dst_off: '0, dst_beat: '0,
       len: pkt_q.job.pay_len
   };
 
@@ -174,15 +192,24 @@ module gather
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      pkt_valid_q  <= 1'b0;
-      blocked_q    <= '0;
-      gerr_valid_o <= 1'b0;
+      pkt_valid_q     <= 1'b0;
+      blocked_q       <= '0;
+      rsp_blocked_q   <= '0;
+      gerr_valid_o    <= 1'b0;
+      rerr_valid_o    <= 1'b0;
+      rsp_out_valid_o <= 1'b0;
     end else begin
-      gerr_valid_o <= fail;
+      gerr_valid_o    <= fail && !is_rsp;
+      rerr_valid_o    <= fail && is_rsp;
+      rsp_out_valid_o <= leave && is_rsp;
       if (advance) pkt_valid_q <= 1'b1;
       else if (leave) pkt_valid_q <= 1'b0;
-      if (fail) blocked_q[pkt_q.job.qpi] <= 1'b1;
-      if (ctx_i.qp_set || ctx_i.qp_reset) blocked_q[ctx_i.qpi] <= 1'b0;
+      if (fail && !is_rsp) blocked_q[pkt_q.job.qpi] <= 1'b1;
+      if (fail && is_rsp) rsp_blocked_q[pkt_q.job.qpi] <= 1'b1;
+      if (ctx_i.qp_set || ctx_i.qp_reset) begin
+        blocked_q[ctx_i.qpi]     <= 1'b0;
+        rsp_blocked_q[ctx_i.qpi] <= 1'b0;
+      end
     end
   end
 
@@ -191,7 +218,11 @@ module gather
     if (fail) begin
       gerr_qpi_o  <= pkt_q.job.qpi;
       gerr_slot_o <= pkt_q.job.slot;
+      rerr_qpi_o  <= pkt_q.job.qpi;
+      rerr_psn_o  <= pkt_q.job.psn;
+      rerr_msn_o  <= pkt_q.job.msn;
     end
+    if (leave) rsp_out_qpi_o <= pkt_q.job.qpi;
   end
 
   // ------------------------------------------------------------------ what a reset waits for
@@ -201,9 +232,9 @@ module gather
   );
 
   // ------------------------------------------------------------------ what an invalidation waits for
-  // First what the requester had decided and what waits to be issued: after that many packets, or none, it is gone.
-  // Then what is issued.
-  localparam int unsigned Ahead = 8;
+  // First what requester and responder had decided and what waits to be issued, at most eight packets each, which come in
+  // turn, and some in registers here and before: after that many packets, or none, it is gone. Then what is issued.
+  localparam int unsigned Ahead = 20;
   logic       fence_busy, ahead_q;
   logic [4:0] ahead_left_q;
 
@@ -212,7 +243,7 @@ module gather
       ahead_q      <= 1'b0;
       ahead_left_q <= '0;
     end else begin
-      // pipeline of the requester: the first cycles of a wait do not count
+      // pipelines of requester and responder: the first cycles of a wait do not count
       if (!mr_drain_i) ahead_left_q <= 5'(Ahead + 8);
       else if (ahead_left_q != '0 && (taken || issue_idle || ahead_left_q > 5'(Ahead))) begin
         ahead_left_q <= ahead_left_q - 5'd1;

@@ -41,6 +41,8 @@ module gather_issue
     output tx_job_t          pkt_o,
     /// beats of the packet's bursts
     output beats_t           pkt_beats_o,
+    /// a response whose QP is under reset: it keeps its place in the order, reads nothing and does not leave the NIC
+    output logic             pkt_dead_o,
     /// a packet leaves this stage: started or dropped
     output logic             taken_o,
     /// no packet waits here or before it
@@ -53,7 +55,7 @@ module gather_issue
   logic [FreeW-1:0] free_q;
   logic             second_q;
   beats_t           beats, to_page_end, first_beats;
-  logic             two, live, drop, room, start, req_ready;
+  logic             two, live, drop, dead, room, start, req_ready;
   logic [63:0]      base;
   rd_req_t          req;
   logic             req_valid;
@@ -63,29 +65,36 @@ module gather_issue
       .out_valid_o(job_valid), .out_ready_i(job_ready), .out_data_o(job)
   );
 
-  assign beats       = (job.pay_len == '0) ? '0 : beats_t'((14'(job.laddr[5:0]) + 14'(job.pay_len) + 14'd63) >> 6);
+  assign beats       = (job.pay_len == '0 || dead) ? '0
+                       : beats_t'((14'(job.laddr[5:0]) + 14'(job.pay_len) + 14'd63) >> 6);
   assign to_page_end = 7'd64 - {1'b0, job.laddr[11:6]};
   assign two         = beats > to_page_end;
   assign first_beats = two ? to_page_end : beats;
   assign base        = {job.laddr[63:6], 6'b0};
 
-  // packets of a QP that does not send any more are dropped; its WQEs are flushed or forgotten
-  assign live  = qp_rts_i[job.qpi] && !(drain_i.valid && drain_i.qpi == job.qpi);
+  // requests of a QP that does not send any more are dropped; its WQEs are flushed or forgotten. Responses leave in ERR too
+  // (nic.md 6).
+  assign live  = (qp_rts_i[job.qpi] || job.is_rsp) && !(drain_i.valid && drain_i.qpi == job.qpi);
+  assign dead  = job.is_rsp && !live && !second_q;
   assign room  = free_q >= FreeW'(beats);
   // the first burst (or none) goes together with the packet's entry, the second one alone
-  assign start = job_valid && !second_q && live && room && pkt_ready_i && (beats == '0 || req_ready);
+  assign start = job_valid && !second_q && !drop && room && pkt_ready_i && (beats == '0 || req_ready);
 
   assign pkt_valid_o = start;
   assign pkt_o       = job;
   assign pkt_beats_o = beats;
-  assign drop        = job_valid && !second_q && !live;
+  assign pkt_dead_o  = dead;
+  assign drop        = job_valid && !second_q && !live && !job.is_rsp;
   assign taken_o     = job_valid && job_ready;
   assign idle_o      = !job_valid && !job_valid_i;
   assign job_ready   = drop || (second_q ? req_ready : start && !two);
 
   assign req_valid = second_q ? job_valid : start && beats != '0;
-  assign req = second_q ? '{addr: {job.laddr[63:12] + 52'd1, 12'b0}, len: 8'(beats - to_page_end) - 8'd1, size: SizeBeat}
-                        : '{addr: base, len: 8'(first_beats) - 8'd1, size: SizeBeat};
+  assign req = '{
+      addr: second_q ? {job.laddr[63:12] + 52'd1, 12'b0} : base,
+      len: 8'(second_q ? beats - to_page_end : first_beats) - 8'd1,
+      size: SizeBeat
+  };
   assign burst_valid_o = req_valid && req_ready;
   assign burst_last_o  = second_q || !two;
 

@@ -153,6 +153,6 @@ module realign
       .out_valid_o, .out_ready_i, .out_data_o(out_o), .count_o(out_cnt)
   );
 
-  logic unused_ready;
-  assign unused_ready = out_ready;  // space was checked when the slot started
+  logic unused_bits;
+  assign unused_bits = out_ready ^ cmd_i.result;  // space was checked when the slot started; result: scatter's
 endmodule

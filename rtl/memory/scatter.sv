@@ -1,5 +1,7 @@
-// Writes buffered payload of received packets to memory (ID 3): any alignment, exact strobes, one burst for each 4 KiB page
-// that the packet touches, in the order of the packets. Bursts follow each other without waiting for responses.
+// Writes buffered payload of received packets to memory (inbound WRITEs with ID 3, READ and atomic results with ID 5): any
+// alignment, exact strobes, one burst for each 4 KiB page that the packet touches, in the order of the packets. Bursts
+// follow each other without waiting for responses. An inbound WRITE that touches the 8-byte word that an atomic holds
+// waits (nic.md 5), and so does what is behind it.
 module scatter
   import rnic_pkg::*, dp_pkg::*;
 #(
@@ -24,6 +26,12 @@ module scatter
     input  realign_cmd_t     move_i,
     /// packets that wait
     output logic [CntW-1:0]  count_o,
+    /// an atomic holds a word: from this cycle on no inbound packet that touches it starts
+    input  logic             lock_valid_i,
+    /// its word
+    input  logic [63:3]      lock_addr_i,
+    /// bursts of the inbound packet (ID 3) that starts in this cycle, 0: none does
+    output logic [1:0]       start_o,
     /// buffer read strobe
     output logic             rd_en_o,
     /// buffer read address
@@ -52,6 +60,10 @@ module scatter
 
   cmd_t          cmd_in, cmd;
   logic          cmd_valid, pop, move_ready, move_go, req_ready, req_valid, second_q, two, unused_ready;
+  logic          locked;
+  logic [60:0]   lock_off;
+  logic [9:0]    words;
+  axi_id_e       second_id_q, id;
   wr_req_t       req;
   realign_beat_t moved;
   beats_t        beats, to_page_end;
@@ -68,13 +80,23 @@ module scatter
   assign to_page_end = 7'd64 - {1'b0, cmd.move.dst_beat};
   assign two         = !cmd.move.skip && beats > to_page_end;
 
+  // 8-byte words that the packet touches, and how far behind the first of them the locked one is
+  assign words    = 10'((14'(cmd.addr[2:0]) + 14'(cmd.move.len) + 14'd7) >> 3);
+  assign lock_off = lock_addr_i - cmd.addr[63:3];
+  assign locked   = lock_valid_i && !cmd.move.result && lock_off < 61'(words);
+
   // the first burst and the data start together; a second burst follows in the next cycle that has room
-  assign move_go   = cmd_valid && !second_q && (cmd.move.skip || req_ready);
+  assign move_go   = cmd_valid && !second_q && (cmd.move.skip || (req_ready && !locked));
   assign pop       = move_go && move_ready;
+  assign id        = cmd.move.result ? IdResult : IdInbound;
+  assign start_o   = (pop && !cmd.move.skip && !cmd.move.result) ? {two, !two} : 2'd0;
   assign req_valid = second_q || (pop && !cmd.move.skip);
-  assign req       = second_q ? '{addr: {next_page_q, 12'b0}, len: second_len_q, size: SizeBeat, id: IdInbound}
-                              : '{addr: {cmd.addr[63:6], 6'b0}, len: 8'(two ? to_page_end : beats) - 8'd1, size: SizeBeat,
-                                id: IdInbound};
+  assign req       = '{
+      addr: second_q ? {next_page_q, 12'b0} : {cmd.addr[63:6], 6'b0},
+      len: second_q ? second_len_q : 8'(two ? to_page_end : beats) - 8'd1,
+      size: SizeBeat,
+      id: second_q ? second_id_q : id
+  };
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) second_q <= 1'b0;
@@ -85,6 +107,7 @@ module scatter
     if (pop) begin
       next_page_q  <= cmd.addr[63:12] + 52'd1;
       second_len_q <= 8'(beats - to_page_end) - 8'd1;
+      second_id_q  <= id;
     end
   end
 

@@ -172,7 +172,7 @@ module responder
   assign move_valid_o = p3_q && p3_hdr_q.beats != '0;
   assign move_addr_o  = act_qq.addr;
   assign move_o = '{
-      skip: !execute, src_beats: p3_hdr_q.beats, src_off: p3_hdr_q.pay_off, dst_off: act_qq.addr[5:0],
+      skip: !execute, result: 1'b0, src_beats: p3_hdr_q.beats, src_off: p3_hdr_q.pay_off, dst_off: act_qq.addr[5:0],
       dst_beat: act_qq.addr[11:6], len: p3_hdr_q.pay_len
   };
 

@@ -1,6 +1,7 @@
 // Receives frames: strips the Ethernet header, measures the packet, computes the ICRC over exactly the IP length, stores
-// the payload of WRITEs, and passes on what every check without context accepts (wire.md 1). A frame of any length
-// passes; nothing behind the IP length is looked at. Payload of a dropped packet is overwritten by the next one.
+// what may go to memory (payload of WRITEs and READ responses, the original value of an atomic), and passes on what every
+// check without context accepts (wire.md 1). A frame of any length passes; nothing behind the IP length is looked at.
+// Payload of a dropped packet is overwritten by the next one.
 module rx_parse
   import rnic_pkg::*, dp_pkg::*, icrc_pkg::*;
 #(
@@ -57,7 +58,7 @@ module rx_parse
   );
 
   // ------------------------------------------------------------------ measure
-  logic [447:0] head_q;
+  logic [MaxHdrW-1:0] head_q;
   logic         mac_ok_q, type_ok_q, icrc_seen_q, end_q, icrc_here;
   logic [15:0]  bytes_q, left_q, left, ip_len;
   logic [16:0]  bytes_sum;
@@ -81,9 +82,11 @@ module rx_parse
   always_ff @(posedge clk_i) begin
     if (take) begin
       if (beat.first) begin
-        head_q    <= beat.data[447:0];
-        mac_ok_q  <= beat.mac_ok;
-        type_ok_q <= beat.type_ok;
+        head_q[DataW-1:0] <= beat.data;
+        mac_ok_q          <= beat.mac_ok;
+        type_ok_q         <= beat.type_ok;
+      end else if (index == beats_t'(1)) begin
+        head_q[MaxHdrW-1:DataW] <= beat.data[MaxHdrW-DataW-1:0];
       end
       bytes_q     <= bytes_sum[16] ? '1 : bytes_sum[15:0];
       left_q      <= left - 16'(covered);
@@ -116,6 +119,17 @@ module rx_parse
   logic [AddrW:0]   used_q;
   beats_t           stored_q;
   logic             store;
+  data_t            store_data;
+
+  // the original value of an atomic is kept in both byte orders in which it can land in memory (nic.md 5): the beat of its
+  // packet has room behind the packet's end
+  always_comb begin
+    store_data = beat.data;
+    if (store && beat.first && beat.data[8*28+:8] == BthAtomicAck) begin
+      store_data[8*AckValueLe+:64] = be64(beat.data[8*44+:64]);
+      store_data[8*AckValueBe+:32] = beat.data[8*48+:32];
+    end
+  end
 
   assign base       = (end_q && !keep) ? start_q : wr_q;
   assign store      = take && left != '0 && index < MaxBeats;
@@ -123,7 +137,7 @@ module rx_parse
   assign beat_ready = used_q < (AddrW + 1)'(Depth - int'(MaxBeats) - 1) && hdr_cnt < 4'(HdrDepth - 1);
 
   ram_sdp #(.T(data_t), .Depth(Depth)) i_buffer (
-      .clk_i, .wr_en_i(store), .wr_addr_i(base), .wr_data_i(beat.data), .rd_en_i, .rd_addr_i, .rd_data_o
+      .clk_i, .wr_en_i(store), .wr_addr_i(base), .wr_data_i(store_data), .rd_en_i, .rd_addr_i, .rd_data_o
   );
 
   always_ff @(posedge clk_i or negedge rst_ni) begin

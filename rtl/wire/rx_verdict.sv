@@ -1,5 +1,5 @@
 // The receive checks that need no context, in the order of wire.md 1: the first that fails drops the frame and counts.
-// Combinational, over the first 56 bytes of the packet (IP header first) and what was measured while it passed.
+// Combinational, over all headers of the packet (IP header first) and what was measured while it passed.
 module rx_verdict
   import rnic_pkg::*, dp_pkg::*;
 (
@@ -7,8 +7,8 @@ module rx_verdict
     input  logic [31:0]  ip_i,
     /// a packet is complete
     input  logic         valid_i,
-    /// IP header to the longest extended header that is looked at, byte 0 in lane 0
-    input  logic [447:0] head_i,
+    /// IP header to the longest extended header, byte 0 in lane 0
+    input  logic [MaxHdrW-1:0] head_i,
     /// the frame is for this MAC address
     input  logic         mac_ok_i,
     /// EtherType is IPv4
@@ -81,7 +81,38 @@ module rx_verdict
     end
   end
 
-  // only WRITE payload is kept; SEND payload and READ responses are kept here once they have a target
+  // operands of an AtomicETH as integers; the compare value of an ordinary FetchAdd means nothing (wire.md 2)
+  function automatic amo_t operands(input logic [7:0] bth, input logic [255:0] d);
+    amo_t amo;
+    amo = '0;
+    unique case (bth)
+      BthCmpSwap, BthMFa64: begin
+        amo.swap_add = be64(d[8*0+:64]);
+        amo.compare  = be64(d[8*8+:64]);
+      end
+      BthFetchAdd: amo.swap_add = be64(d[8*0+:64]);
+      BthMCas64: begin
+        amo.swap_add     = be64(d[8*0+:64]);
+        amo.compare      = be64(d[8*8+:64]);
+        amo.swap_mask    = be64(d[8*16+:64]);
+        amo.compare_mask = be64(d[8*24+:64]);
+      end
+      BthMCas32: begin
+        amo.swap_add     = 64'(be32(d[8*0+:32]));
+        amo.compare      = 64'(be32(d[8*4+:32]));
+        amo.swap_mask    = 64'(be32(d[8*8+:32]));
+        amo.compare_mask = 64'(be32(d[8*12+:32]));
+      end
+      BthMFa32: begin
+        amo.swap_add = 64'(be32(d[8*0+:32]));
+        amo.compare  = 64'(be32(d[8*4+:32]));
+      end
+      default: ;
+    endcase
+    return amo;
+  endfunction
+
+  // payload of WRITEs and READ responses is kept, and of an ATOMIC acknowledge its only beat; SEND payload has no target yet
   always_comb begin
     hdr_o = '0;
     if (valid_i) begin
@@ -97,7 +128,9 @@ module rx_verdict
       hdr_o.msn      = be24(head_i[8*41+:24]);
       hdr_o.pay_len  = pay_len[12:0];
       hdr_o.pay_off  = 6'(BaseHdrBytes) + ext;
-      hdr_o.beats    = (is_write(op) && pay_len[12:0] != '0) ? beats_t'((ip_len - 16'd4 + 16'd63) >> 6) : '0;
+      hdr_o.beats    = ((keeps_payload(op) && pay_len[12:0] != '0) || op == BthAtomicAck) ?
+                       beats_t'((ip_len - 16'd4 + 16'd63) >> 6) : '0;
+      hdr_o.amo      = operands(op, head_i[8*52+:256]);
     end
   end
 

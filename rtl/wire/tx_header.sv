@@ -1,5 +1,5 @@
-// Chooses the next packet - an acknowledgement or a request, in turn where both wait - and builds its headers from the
-// IP header to the last extended header (wire.md 1 to 3). One packet a cycle.
+// Chooses the next packet - an acknowledgement, or a request or READ response, in turn where both wait - and builds its
+// headers from the IP header to the last extended header (wire.md 1 to 3). One packet a cycle.
 module tx_header
   import rnic_pkg::*, dp_pkg::*;
 (
@@ -11,17 +11,17 @@ module tx_header
     input  ctx_wr_t     ctx_i,
     /// own IP address
     input  logic [31:0] ip_i,
-    /// request packet
+    /// request packet or READ response
     input  logic        pkt_valid_i,
-    /// the request packet is taken
+    /// the packet is taken
     output logic        pkt_ready_o,
-    /// request packet
+    /// request packet or READ response
     input  tx_job_t     pkt_i,
-    /// acknowledgement
+    /// acknowledgement, of an atomic too
     input  logic        ack_valid_i,
     /// the acknowledgement is taken
     output logic        ack_ready_o,
-    /// acknowledgement
+    /// acknowledgement, of an atomic too
     input  ack_job_t    ack_i,
     /// headers of the next packet
     output logic        hdr_valid_o,
@@ -44,8 +44,7 @@ module tx_header
     logic [47:0] peer_mac;
   } peer_t;
 
-  // what is known of a packet before its context; the same form for requests and responses, so that READ responses
-  // and ATOMIC acknowledgements join here with their own extended headers
+  // what is known of a packet before its context
   typedef struct packed {
     qp_t          qpi;
     logic         is_rsp;
@@ -53,9 +52,9 @@ module tx_header
     logic         se;
     logic         ack_req;
     psn_t         psn;
-    logic [4:0]   ext_len;
-    logic [159:0] ext;
+    logic [5:0]   ext_len;
     logic [12:0]  pay_len;
+    logic [351:0] ext;
   } draft_t;
 
   peer_t      set_peer, peer;
@@ -78,27 +77,49 @@ module tx_header
   assign start_o     = load;
   assign start_qpi_o = draft.qpi;
 
+  // operands behind VA and R_Key of an AtomicETH (wire.md 2, 3), first byte in lane 0
+  function automatic logic [255:0] operands(input logic [7:0] op, input amo_t amo);
+    unique case (op)
+      BthCmpSwap, BthMFa64: return 256'({be64(amo.compare), be64(amo.swap_add)});
+      BthFetchAdd:          return 256'(be64(amo.swap_add));
+      BthMCas64: return {be64(amo.compare_mask), be64(amo.swap_mask), be64(amo.compare), be64(amo.swap_add)};
+      BthMCas32: return 256'({be32(amo.compare_mask[31:0]), be32(amo.swap_mask[31:0]), be32(amo.compare[31:0]),
+                              be32(amo.swap_add[31:0])});
+      BthMFa32:  return 256'({be32(amo.compare[31:0]), be32(amo.swap_add[31:0])});
+      default:   return '0;
+    endcase
+  endfunction
+
   always_comb begin
     draft = '0;
     if (grant[0]) begin
       draft.qpi     = ack_i.qpi;
       draft.is_rsp  = 1'b1;
-      draft.bth     = BthAck;
+      draft.bth     = ack_i.atomic ? BthAtomicAck : BthAck;
       draft.psn     = ack_i.psn;
-      draft.ext_len = 5'd4;
-      draft.ext     = 160'({be24(ack_i.msn), ack_i.syndrome});
-    end else begin
+      draft.ext_len = ack_i.atomic ? 6'd12 : 6'd4;
+      draft.ext     = 352'({ack_i.atomic ? be64(ack_i.value) : 64'b0, be24(ack_i.msn), ack_i.syndrome});
+    end else if (grant[1]) begin
       draft.qpi     = pkt_i.qpi;
+      draft.is_rsp  = pkt_i.is_rsp;
       draft.bth     = pkt_i.bth;
-      draft.se      = pkt_i.se;
-      draft.ack_req = pkt_i.ack_req;
+      draft.se      = pkt_i.se && !pkt_i.is_rsp;
+      draft.ack_req = pkt_i.ack_req && !pkt_i.is_rsp;
       draft.psn     = pkt_i.psn;
       draft.pay_len = pkt_i.pay_len;
-      draft.ext_len = {pkt_i.has_reth, 1'b0, pkt_i.has_imm, 2'b0};
-      if (pkt_i.has_reth) begin
-        draft.ext = {pkt_i.has_imm ? be32(pkt_i.imm) : 32'b0, be32(pkt_i.dma_len), be32(pkt_i.rkey), be64(pkt_i.raddr)};
+      if (pkt_i.is_rsp) begin
+        draft.ext_len = read_has_aeth(pkt_i.bth) ? 6'd4 : 6'd0;
+        if (read_has_aeth(pkt_i.bth)) draft.ext = 352'({be24(pkt_i.msn), SynAck});
+      end else if (is_atomic(pkt_i.bth)) begin
+        draft.ext_len = ext_bytes(pkt_i.bth);
+        draft.ext     = {operands(pkt_i.bth, pkt_i.amo), be32(pkt_i.rkey), be64(pkt_i.raddr)};
+      end else if (pkt_i.has_reth) begin
+        draft.ext_len = pkt_i.has_imm ? 6'd20 : 6'd16;
+        draft.ext     = 352'({pkt_i.has_imm ? be32(pkt_i.imm) : 32'b0, be32(pkt_i.dma_len), be32(pkt_i.rkey),
+                              be64(pkt_i.raddr)});
       end else if (pkt_i.has_imm) begin
-        draft.ext = 160'(be32(pkt_i.imm));
+        draft.ext_len = 6'd4;
+        draft.ext     = 352'(be32(pkt_i.imm));
       end
     end
   end
@@ -146,7 +167,7 @@ module tx_header
       hdr.qpi     = draft_q.qpi;
       hdr.is_rsp  = draft_q.is_rsp;
       hdr.dst_mac = peer.peer_mac;
-      hdr.hlen    = 6'(BaseHdrBytes) + 6'(draft_q.ext_len);
+      hdr.hlen    = 7'(BaseHdrBytes) + 7'(draft_q.ext_len);
       hdr.pay_len = draft_q.pay_len;
       hdr.data    = {
         draft_q.ext,

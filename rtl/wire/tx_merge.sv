@@ -1,5 +1,6 @@
-// Puts payload behind the headers: beats that start with the IP header, without ICRC. Every header length is one of four,
-// so the shift is a choice of four constants.
+// Puts payload behind the headers: beats that start with the IP header, without ICRC. In front of payload every header
+// length is one of four, so the shift is a choice of four constants. Headers that do not fit one beat (an AtomicETH) have no
+// payload behind them: what is left of them takes its place in the second beat.
 module tx_merge
   import rnic_pkg::*, dp_pkg::*;
 (
@@ -33,20 +34,20 @@ module tx_merge
   tx_beat_t    out_q;
 
   // lanes that the payload moves up behind a header of `hlen` bytes: the part that fits this beat
-  function automatic data_t up(input data_t d, input logic [5:0] hlen);
+  function automatic data_t up(input data_t d, input logic [6:0] hlen);
     unique case (hlen)
-      6'd44:   return d << (8 * 44);
-      6'd56:   return d << (8 * 56);
-      6'd60:   return d << (8 * 60);
+      7'd44:   return d << (8 * 44);
+      7'd56:   return d << (8 * 56);
+      7'd60:   return d << (8 * 60);
       default: return d << (8 * 40);
     endcase
   endfunction
   // and the part that goes into the next beat
-  function automatic data_t over(input data_t d, input logic [5:0] hlen);
+  function automatic data_t over(input data_t d, input logic [6:0] hlen);
     unique case (hlen)
-      6'd44:   return d >> (8 * 20);
-      6'd56:   return d >> (8 * 8);
-      6'd60:   return d >> (8 * 4);
+      7'd44:   return d >> (8 * 20);
+      7'd56:   return d >> (8 * 8);
+      7'd60:   return d >> (8 * 4);
       default: return d >> (8 * 24);
     endcase
   endfunction
@@ -57,7 +58,7 @@ module tx_merge
   assign last      = left <= 13'd64;
   assign needs_pay = mid_q ? !pay_done_q : hdr_i.pay_len != '0;
   assign go        = hdr_valid_i && (!needs_pay || pay_valid_i) && (!out_valid_q || out_ready_i);
-  assign head      = mid_q ? carry_q : data_t'(hdr_i.data);
+  assign head      = mid_q ? carry_q : hdr_i.data[DataW-1:0];
 
   assign pay_ready_o = go && needs_pay;
   assign hdr_ready_o = go && last;
@@ -84,6 +85,7 @@ module tx_merge
           bytes: last ? left[6:0] : 7'd64, data: needs_pay ? head | up(pay_i.data, hdr_i.hlen) : head
       };
       if (needs_pay) carry_q <= over(pay_i.data, hdr_i.hlen);
+      else carry_q <= data_t'(hdr_i.data[MaxHdrW-1:DataW]);
     end
   end
 endmodule

@@ -42,6 +42,8 @@ module scatter_bench
   data_t        rd_data;
   beats_t       freed;
   logic [1:0]   req_valid, req_ready, beat_valid, beat_ready, b_valid;
+  logic         any_b;
+  axi_id_e      b_id;
   wr_req_t      req[2];
   wr_beat_t     beat[2];
   logic [3:0]   awid, bid;
@@ -55,7 +57,7 @@ module scatter_bench
   logic         rival_data_q;
 
   assign move = '{
-      skip: move_skip_i, src_beats: move_beats_i, src_off: move_off_i, dst_off: move_addr_i[5:0],
+      skip: move_skip_i, result: 1'b0, src_beats: move_beats_i, src_off: move_off_i, dst_off: move_addr_i[5:0],
       dst_beat: move_addr_i[11:6], len: move_len_i
   };
   ram_sdp #(.T(data_t), .Depth(512)) i_buffer (
@@ -64,6 +66,7 @@ module scatter_bench
   );
   scatter #(.Depth(512), .Commands(8)) i_dut (
       .clk_i, .rst_ni, .move_valid_i, .move_addr_i, .move_i(move), .count_o(move_count_o),
+      .lock_valid_i(1'b0), .lock_addr_i('0), .start_o(),
       .rd_en_o(rd_en), .rd_addr_o(rd_addr), .rd_data_i(rd_data), .release_o(freed),
       .req_valid_o(req_valid[0]), .req_ready_i(req_ready[0]), .req_o(req[0]),
       .beat_valid_o(beat_valid[0]), .beat_ready_i(beat_ready[0]), .beat_o(beat[0])
@@ -77,12 +80,13 @@ module scatter_bench
 
   axi_wr_mux #(.Num(2)) i_mux (
       .clk_i, .rst_ni, .req_valid_i(req_valid), .req_ready_o(req_ready), .req_i(req), .beat_valid_i(beat_valid),
-      .beat_ready_o(beat_ready), .beat_i(beat), .b_valid_o(b_valid), .b_err_o(b_err),
+      .beat_ready_o(beat_ready), .beat_i(beat), .b_valid_o(any_b), .b_id_o(b_id), .b_err_o(b_err),
       .m_axi_awid(awid), .m_axi_awaddr(awaddr), .m_axi_awlen(awlen), .m_axi_awsize(awsize), .m_axi_awburst(awburst),
       .m_axi_awvalid(awvalid), .m_axi_awready(awready), .m_axi_wdata(wdata), .m_axi_wstrb(wstrb), .m_axi_wlast(wlast),
       .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_bid(bid), .m_axi_bresp(bresp), .m_axi_bvalid(bvalid),
       .m_axi_bready(bready)
   );
+  assign b_valid = {any_b && b_id == IdCqe, any_b && b_id == IdInbound};
   axi_ram_model i_mem (
       .clk_i, .rst_ni, .latency_i, .stall_i, .seed_i, .poke_i, .poke_beat_i, .poke_data_i, .peek_beat_i, .peek_data_o,
       .fault_i, .fault_beat_i, .reads_o(), .most_reads_o(), .writes_o,
