@@ -28,9 +28,9 @@ class Kind(IntEnum):
     MMIO_W = 4  # addr, data, flags = strobe
     MMIO_R = 5  # addr, data
     AXI_R = 6  # id, addr, len = beats, flags = response, aux0 = cycle of AR
-    AXI_W = 7  # id, addr, len = beats, aux0 = strobe of the first beat, aux1 = strobed bytes; id 4: off
+    AXI_W = 7  # id, addr, len = beats, aux0 = strobe of the first beat, aux1 = strobed bytes; ids 2, 4: off
     AXI_B = 8  # id, flags = response
-    COMMIT = 9  # id, addr
+    COMMIT = 9  # id, addr, flags = response to come: a write burst became visible
     EVENT = 10  # flags = level
     NOTE = 11
 

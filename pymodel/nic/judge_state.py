@@ -5,33 +5,25 @@ The exact engine reads and writes single elements, the batch engine whole column
 
 from __future__ import annotations
 
-import mmap
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from pymodel.formats.arrays import I64, U8, U64, Bools, Rec
+from pymodel.formats.arrays import I64, U8, U64, Rec
 from pymodel.host.table import PePlan
 from pymodel.nic import rules
 from pymodel.nic.context import CqContext, MrContext, QpContext
+from pymodel.nic.judge_entries import ATOMIC, READ, WRITE, Execution, InboundWrite, Request
 from pymodel.nic.judge_frames import Flow, FlowRows
+from pymodel.nic.judge_memory import GoldenMemory, Region
 from pymodel.nic.params import DEFAULT_PARAMS, Params
 
-#: address space reserved without memory behind it, so that sparse heaps cost what is touched
-_MAP_NORESERVE = 0x4000
-_PAGE = 4096
-
-
-@dataclass(frozen=True)
-class Region:
-    """A mapped range of one PE's memory and the byte that fills it at first."""
-
-    base: int
-    size: int
-    fill: int = 0
+__all__ = [
+    "ATOMIC", "DUPLICATES", "ERR", "READ", "RESET", "RTS", "WRITE", "Execution", "GoldenMemory",
+    "InboundWrite", "PeConfig", "Region", "Request", "State",
+]  # fmt: skip
 
 
 @dataclass
@@ -52,150 +44,6 @@ class PeConfig:
         """The configuration of one PE of a fabric that the table builder made."""
         regions = [Region(r.base, r.size, r.fill) for r in plan.regions]
         return cls(plan.mac, plan.ip, regions, plan.qp_contexts, plan.cq_contexts, plan.mrs, plan.contents)
-
-
-class GoldenMemory:
-    """Memory of all PEs in one flat array; a flat offset names PE and address at once."""
-
-    def __init__(self, pes: Sequence[Sequence[Region]]) -> None:
-        self._base: list[list[int]] = []
-        self._errors: list[list[tuple[int, int, bool, bool]]] = [[] for _ in pes]
-        self._flat: list[list[int]] = []
-        self._size: list[list[int]] = []
-        fills: list[tuple[int, int, int]] = []
-        at = 0
-        for regions in pes:
-            ordered = sorted(regions, key=lambda r: r.base)
-            self._base.append([r.base for r in ordered])
-            self._size.append([r.size for r in ordered])
-            flats = []
-            for r in ordered:
-                # the offset keeps the address' place in a page: aligned rows stay aligned
-                at += (r.base - at) % _PAGE
-                flats.append(at)
-                if r.fill:
-                    fills.append((at, r.size, r.fill))
-                at += r.size
-            self._flat.append(flats)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._map = mmap.mmap(-1, max(at, 1) + _PAGE, flags=flags)
-        self.bytes: U8 = np.frombuffer(self._map, np.uint8)
-        self.view = memoryview(self._map)
-        for start, size, fill in fills:
-            self.bytes[start : start + size] = fill
-        self._dirty = np.zeros((at >> 12) + 2, np.bool_)
-        self._tables = [
-            (np.array(b, np.uint64), np.array(s, np.int64), np.array(f, np.int64))
-            for b, s, f in zip(self._base, self._size, self._flat, strict=True)
-        ]
-
-    def flat(self, pe: int, addr: int, length: int) -> int:
-        """Flat offset of a range that lies in one region, else -1."""
-        i = bisect_right(self._base[pe], addr) - 1
-        if i < 0:
-            return -1
-        into = addr - self._base[pe][i]
-        return self._flat[pe][i] + into if into + length <= self._size[pe][i] else -1
-
-    def flats(self, pe: I64, addr: U64, length: I64) -> I64:
-        """`flat` of n ranges."""
-        out = np.full(addr.size, -1, np.int64)
-        for p in np.unique(pe).tolist():
-            base, size, start = self._tables[p]
-            if not base.size:
-                continue
-            mine = np.flatnonzero(pe == p)
-            region = np.searchsorted(base, addr[mine], side="right") - 1
-            region_or_0 = np.maximum(region, 0)
-            into = (addr[mine] - base[region_or_0]).view(np.int64)
-            good = (region >= 0) & (into >= 0) & (into + length[mine] <= size[region_or_0])
-            out[mine] = np.where(good, start[region_or_0] + into, -1)
-        return out
-
-    def add_error(self, pe: int, addr: int, length: int, read: bool, write: bool) -> None:
-        """NIC accesses that touch the range answer with an error; a write that fails writes nothing."""
-        self._errors[pe].append((addr, addr + length, read, write))
-
-    def clear_errors(self, pe: int) -> None:
-        """No error ranges any more."""
-        self._errors[pe].clear()
-
-    def has_errors(self) -> bool:
-        """Whether any PE has an error range."""
-        return any(self._errors)
-
-    def beats_fault(self, pe: int, addr: int, length: int, write: bool = False) -> bool:
-        """Whether a NIC access gets an error: a 64-byte beat without a byte in any region, an error range.
-
-        Both by whole beats, as the memory model does it.
-        """
-        start, end = addr & ~63, (addr + length + 63) & ~63
-        if any(a < end and start < b and (w if write else r) for a, b, r, w in self._errors[pe]):
-            return True
-        while start < end:
-            i = bisect_right(self._base[pe], start + 63) - 1
-            if i < 0 or start >= self._base[pe][i] + self._size[pe][i]:
-                return True
-            start = max(start + 64, (self._base[pe][i] + self._size[pe][i]) & ~63)
-        return False
-
-    def faulty(self, pe: I64, addr: U64, length: I64, write: bool) -> Bools:
-        """Which of n accesses touch an error range of their PE; quick where there is none."""
-        out = np.zeros(addr.size, np.bool_)
-        if self.has_errors():
-            for i, (p, a, n) in enumerate(zip(pe.tolist(), addr.tolist(), length.tolist(), strict=True)):
-                out[i] = bool(self._errors[p]) and n > 0 and self.beats_fault(p, a, n, write)
-        return out
-
-    def touch(self, offset: int, length: int) -> None:
-        """Mark the pages of a written range as dirty."""
-        if length:
-            self._dirty[offset >> 12 : (offset + length - 1 >> 12) + 1] = True
-
-    def touch_many(self, offset: I64, length: I64) -> None:
-        """Mark the pages of n written ranges as dirty."""
-        some = length > 0
-        first, last = offset[some] >> 12, (offset[some] + length[some] - 1) >> 12
-        self._dirty[first] = True
-        self._dirty[last] = True
-        for a, b in zip(*(x[last - first > 1].tolist() for x in (first, last)), strict=True):
-            self._dirty[a:b] = True
-
-    def dirty_pages(self, pe: int) -> U64:
-        """Addresses of the pages of a PE that the golden model wrote to, ascending."""
-        pages: list[U64] = []
-        for base, size, start in zip(self._base[pe], self._size[pe], self._flat[pe], strict=True):
-            hit = np.flatnonzero(self._dirty[start >> 12 : (start + size - 1 >> 12) + 1])
-            pages.append((hit.astype(np.uint64) << np.uint64(12)) + np.uint64(base & ~(_PAGE - 1)))
-        return np.unique(np.concatenate(pages)) if pages else np.empty(0, np.uint64)
-
-    def clip(self, pe: int, addr: int, length: int) -> list[tuple[int, int, int]]:
-        """Mapped parts of a range: (address, flat offset, length) each."""
-        out = []
-        for base, size, start in zip(self._base[pe], self._size[pe], self._flat[pe], strict=True):
-            a, b = max(addr, base), min(addr + length, base + size)
-            if a < b:
-                out.append((a, start + a - base, b - a))
-        return out
-
-
-class InboundWrite:
-    """Payload of one executed WRITE packet on its way to memory."""
-
-    __slots__ = ("cum", "done", "gq", "late", "length", "pieces", "unanswered", "va")
-
-    def __init__(self, gq: int, cum: int, va: int, length: int, late: bytes | None = None) -> None:
-        self.gq = gq  # QP (global index) that received it
-        self.cum = cum  # number of the packet on that QP
-        self.va = va
-        self.length = length
-        self.done = 0  # bytes that AXI writes have covered
-        self.unanswered = 0  # bursts without response
-        #: payload of a packet whose execution is open: memory takes each burst when answered OKAY
-        self.late = late
-        self.pieces: deque[tuple[int, int]] = (
-            deque()
-        )  # of `late`: (offset, bytes) of the bursts without response
 
 
 RTS, ERR, RESET = 1, 2, 0
@@ -252,6 +100,10 @@ class State:
         self.q_base = np.array([x[2].sq_base for x in qps], np.uint64)
         self.q_sq_psn, self.q_rq_psn = ints([x[2].sq_psn for x in qps]), ints([x[2].rq_psn for x in qps])
         self.q_write = np.array([x[2].rem_write for x in qps], np.bool_)
+        self.q_read = np.array([x[2].rem_read for x in qps], np.bool_)
+        self.q_atomic = np.array([x[2].rem_atomic for x in qps], np.bool_)
+        self.q_max_rd = ints([x[2].max_rd_atomic for x in qps])  # READs and atomics outstanding at most
+        self.r_max_rd = ints([x[2].max_dest_rd_atomic for x in qps])  # entries of the responder's table
         self.q_cq = ints([int(self.cq_lut[x[0], x[2].send_cq]) for x in qps])
         self.q_flat = self.memory.flats(self.q_pe, self.q_base, self.q_depth * 128)
         self.q_order = np.argsort(self.q_flat, kind="stable")
@@ -278,10 +130,17 @@ class State:
         self.q_gone = np.zeros(nq, np.int64)  # WQEs completed before the QP's last reset
         self.q_state = np.full(nq, RTS, np.int64)
         self.q_pi, self.q_ret, self.q_fetch = start.copy(), start.copy(), start.copy()
+        # "packets" below are PSNs: the one request packet of a READ counts as many as its responses
         self.q_ann = np.zeros(nq, np.int64)  # packets of all announced WQEs
         self.q_tx = np.zeros(nq, np.int64)  # packets sent
         self.q_txw = start.copy()  # WQE of the next packet
-        self.q_ack = np.zeros(nq, np.int64)  # packets acknowledged
+        #: packets acknowledged, moved where the ACK or data response arrives. It stops in front of the first
+        #: response of a READ or atomic that has not arrived: an ACK never completes one of these
+        self.q_ack = np.zeros(nq, np.int64)
+        #: g -> WQEs that are READs or atomics and outstanding: sent, not all result bytes in memory (w_land <
+        #: w_np); in posting order. Their number is what max_rd_atomic limits and what a fence waits for. The
+        #: data response that is due belongs to the first one with w_got < w_np
+        self.q_reads: dict[int, deque[int]] = {}
         self.q_ce = np.zeros(nq, np.int64)  # announced WQEs that ask for a CQE
         self.q_ce_done = np.zeros(nq, np.int64)  # CQEs of these
         self.q_bad = np.full(nq, -1, np.int64)  # first WQE with an error of its own
@@ -303,6 +162,9 @@ class State:
         self.r_dup: dict[int, deque[int]] = {}
         #: g -> packets of NAKs of code 0 that became due before another response and may be on their way out
         self.r_nak_before: dict[int, set[int]] = {}
+        #: g -> READs and atomics that the responder holds, in order of arrival = of PSNs. One goes when its
+        #: last response left the NIC. No response with a PSN behind the first one's may leave
+        self.r_reads: dict[int, deque[Request]] = {}
         #: QPs that only the exact engine judges: errors, flush, a NAK
         self.q_odd = np.zeros(nq, np.bool_)
 
@@ -314,11 +176,25 @@ class State:
         total = sum(rows)
         self.w_first = np.zeros(total, np.int64)  # number of its first packet
         self.w_np = np.zeros(total, np.int64)  # packets
-        self.w_len = np.zeros(total, np.int64)
+        self.w_kind = np.zeros(total, np.int64)  # WRITE, READ or ATOMIC
+        self.w_len = np.zeros(total, np.int64)  # message bytes; atomics: 8 or 4, as in the CQE
         self.w_raddr = np.zeros(total, np.uint64)
         self.w_laddr = np.zeros(total, np.uint64)
-        self.w_flat = np.zeros(total, np.int64)  # flat offset of the source, -1: not mapped as a whole
+        #: flat offset of the source, for READs and atomics of the sink; -1: not mapped as a whole
+        self.w_flat = np.zeros(total, np.int64)
         self.w_rkey = np.zeros(total, np.int64)
+        self.w_lkey = np.zeros(total, np.int64)
+        self.w_fence = np.zeros(total, np.bool_)  # starts only when no READ or atomic is outstanding
+        # operands of atomics as host integers, of 4-byte ones in the low half; else 0. Fetch and add: the
+        # number in w_swap, the field boundary in w_cmp
+        self.w_swap = np.zeros(total, np.uint64)
+        self.w_cmp = np.zeros(total, np.uint64)
+        self.w_smask = np.zeros(total, np.uint64)
+        self.w_cmask = np.zeros(total, np.uint64)
+        self.w_got = np.zeros(total, np.int64)  # READ, atomic: response packets that arrived and were right
+        #: of these, packets whose bytes are all in memory (write responses received). A WQE is complete when
+        #: q_ack has passed it and w_land == w_np; a WRITE has w_land = w_np from the start
+        self.w_land = np.zeros(total, np.int64)
         self.w_op = np.zeros(total, np.int64)
         self.w_imm = np.zeros(total, np.int64)
         self.w_ce = np.zeros(total, np.bool_)
@@ -336,14 +212,28 @@ class State:
 
         # ---- MRs
         self.mrs = [dict(p.mrs) for p in pes]
-        #: MR_ROW [PE, MR index]
+        #: MR_ROW [PE, MR index]: base, length, rights, tags, valid
         self.mr_rows: Rec = np.stack([rules.mr_table(m, params.num_mr) for m in self.mrs])
 
         # ---- per PE
+        # Golden memory is what memory shows: bytes of ID 2, 3 and 5 go in where their burst's COMMIT record
+        # stands (at the latest at its response), and not where the packet arrived, so that READs and atomics
+        # find what they must. `payload` of an entry is None where golden memory has its bytes already.
+        #: payload of inbound WRITEs that is not written and answered as a whole, in order of arrival
         self.inbound: list[deque[InboundWrite]] = [deque() for _ in range(n_pes)]
         #: id-3 bursts without response; None: one that matched nothing
         self.bursts: list[deque[InboundWrite | None]] = [deque() for _ in range(n_pes)]
+        #: the same for READ and atomic results (ID 5)
+        self.results: list[deque[InboundWrite]] = [deque() for _ in range(n_pes)]
+        self.result_bursts: list[deque[InboundWrite | None]] = [deque() for _ in range(n_pes)]
+        #: [PE, AXI ID] how many of these bursts, from the first on, are visible
+        self.visible = np.zeros((n_pes, 8), np.int64)
+        #: atomics by order of their ID-2 reads, until an answer named them; the last one may be under way
+        self.runs: list[deque[Execution]] = [deque() for _ in range(n_pes)]
         self.cqe_bursts: list[deque[int]] = [deque() for _ in range(n_pes)]
+        #: bytes that were overwritten while a READ was held, oldest first: (record, flat offset, old bytes).
+        #: For READ payload that is older than golden memory at the packet's departure
+        self.overwritten: list[deque[tuple[int, int, bytes]]] = [deque() for _ in range(n_pes)]
         self.counters = np.zeros((n_pes, 64), np.int64)
         self.asyncs: list[list[tuple[int, int]]] = [[] for _ in range(n_pes)]
         self.cq_wait = [params.cq_wait] * n_pes
@@ -394,7 +284,15 @@ class State:
         acked = int(self.q_ack[g])
         while idx < pi and self.q_state[g] == RTS:
             row = self.row(g, idx)
-            if self.w_ce[row] or self.w_err[row] or self.w_first[row] + self.w_np[row] > acked:
+            if self.w_ce[row] or self.w_err[row] or not self.complete(row, acked):
                 break
             idx += 1
         return idx
+
+    def complete(self, row: int, acked: int) -> bool:
+        """Whether a WQE without error is complete: acknowledged, its result bytes in memory."""
+        return bool(self.w_first[row] + self.w_np[row] <= acked and self.w_land[row] >= self.w_np[row])
+
+    def reads_active(self) -> bool:
+        """Whether a READ or atomic is under way anywhere, or a result on its way to memory."""
+        return any(map(len, self.q_reads.values())) or any(map(len, self.r_reads.values()))

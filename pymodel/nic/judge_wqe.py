@@ -8,7 +8,7 @@ from pymodel.formats import wqe
 from pymodel.formats.arrays import I64, U8, U64, Bools
 from pymodel.formats.cqe import CqeError
 from pymodel.nic import rules
-from pymodel.nic.judge_state import State
+from pymodel.nic.judge_state import ATOMIC, READ, WRITE, State
 
 
 def spans(group: I64) -> tuple[I64, I64]:
@@ -51,7 +51,7 @@ def announce(
     raw: uint8[n, 128] slots; mapped: their fetch meets memory; time, position: cycle and record of the
     doorbell. Nothing else of the state changes: the caller moves q_pi, q_ann, q_ce (see `settle`).
     Returns whether every WQE is free of errors. Checks: nic.md 4, first match wins.
-    known_regular: give up (False) at the first error without working out more.
+    known_regular: give up (False) at an error without working out more.
     """
     version = state.q_version[g]
     pe = state.q_pe[g]
@@ -64,23 +64,36 @@ def announce(
     length, rkey = half[:, 1].astype(np.int64), half[:, 5].astype(np.int64)
     raddr, laddr = words[:, 3].copy(), words[:, 5].copy()
     err = np.zeros(g.size, np.int64)
+    kind = np.full(g.size, WRITE)
+    rows = state.q_row[g] + (idx & state.q_mask[g])
     if not _plain(state, g, idx, raw, version, length, laddr) or not mapped.all():
-        if known_regular:
-            return False
         fields = np.empty(g.size, wqe.WQE_FIELDS)
         for v in (1, 2):
             mine = version == v
             if mine.any():
-                fields[mine] = wqe.unpack(raw[mine], v)
-        err = rules.wqe_check(fields, idx, version, ~mapped, state.mr_rows, pe, params=state.params).astype(
-            np.int64
-        )
+                fields[mine] = wqe.unpack(raw[mine], v, state.params.plain_atomics_le)
+        err = rules.wqe_check(
+            fields, idx, version, ~mapped, state.mr_rows, pe, max_rd_atomic=state.q_max_rd[g],
+            params=state.params,
+        ).astype(np.int64)  # fmt: skip
+        if known_regular and err.any():
+            return False
+        kind[op == wqe.WqeOp.READ] = READ
+        atomic = np.flatnonzero(rules.IS_ATOMIC[op])
+        kind[atomic] = ATOMIC
+        length[atomic] = rules.OPERAND_BYTES[op[atomic]]
+        for column, name in (
+            (state.w_swap, "swap_add"), (state.w_cmp, "compare"), (state.w_smask, "swap_mask"),
+            (state.w_cmask, "compare_mask"),
+        ):  # fmt: skip
+            column[rows[atomic]] = fields[name][atomic]
     mtu = state.q_mtu[g]
     packets = rules.psn_count(length, mtu)
     packets[err != 0] = 0
     flat = state.memory.flats(pe, laddr, length)
-    unmapped = (length > 0) & (err == 0) & ((flat < 0) | state.memory.faulty(pe, laddr, length, False))
-    if known_regular and (err.any() or unmapped.any()):
+    unmapped = (length > 0) & (err == 0) & (kind == WRITE)
+    unmapped &= (flat < 0) | state.memory.faulty(pe, laddr, length, False)
+    if known_regular and unmapped.any():
         return False
     for i in np.flatnonzero(unmapped).tolist():
         # packets before the first whose gather meets no memory are sent (nic.md 5)
@@ -94,14 +107,18 @@ def announce(
     total = np.cumsum(packets)
     before = total - packets
     counted = np.cumsum(ce)
-    rows = state.q_row[g] + (idx & state.q_mask[g])
     state.w_first[rows] = state.q_ann[g] + before - before[start]
     state.w_np[rows] = packets
+    state.w_kind[rows] = kind
     state.w_len[rows] = length
     state.w_raddr[rows] = raddr
     state.w_laddr[rows] = laddr
     state.w_flat[rows] = flat
     state.w_rkey[rows] = rkey
+    state.w_lkey[rows] = half[:, 9]
+    state.w_fence[rows] = high >> np.uint64(35) & np.uint64(3) == 1
+    state.w_got[rows] = 0
+    state.w_land[rows] = np.where(kind == WRITE, packets, 0)
     state.w_op[rows] = op
     state.w_imm[rows] = with_imm
     state.w_ce[rows] = ce

@@ -1,0 +1,107 @@
+"""What is under way inside a NIC, one small object each: payload on its way to memory, READs and atomics."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+#: kinds of WQEs and of requests in the responder's table
+WRITE: Final = 0
+READ: Final = 1
+ATOMIC: Final = 2
+
+
+class InboundWrite:
+    """Payload of one packet on its way to memory: of an executed WRITE (ID 3), or a result (ID 5).
+
+    A result is the payload of a READ response or the old value of an ATOMIC ACK at the requester. Bytes go
+    into golden memory burst by burst, where the COMMIT record says that the burst became visible.
+    """
+
+    __slots__ = (
+        "cum", "done", "gq", "length", "optional", "payload", "pieces", "unanswered", "va", "wqe",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        gq: int,
+        cum: int,
+        va: int,
+        length: int,
+        payload: bytes | None = None,
+        wqe: int = -1,
+        optional: bool = False,
+    ) -> None:
+        self.gq = gq  # QP (global index) that received it
+        self.cum = cum  # number of the packet on that QP (results: of the response's PSN)
+        self.va = va
+        self.length = length
+        #: the bytes; None: golden memory has them already
+        self.payload = payload
+        self.wqe = wqe  # results: index of the WQE; else -1
+        #: whether it was executed is open, or its QP went to ERR: it may be written, or not
+        self.optional = optional
+        self.done = 0  # bytes that AXI writes have covered
+        self.unanswered = 0  # bursts without response
+        #: (offset, bytes) of the bursts that are not visible yet, in order
+        self.pieces: deque[tuple[int, int]] = deque()
+
+    @property
+    def late(self) -> bytes | None:
+        """The bytes that golden memory does not have yet."""
+        return self.payload
+
+
+class Request:
+    """One READ or atomic that a responder accepted, until its last response left the NIC (wire.md 5)."""
+
+    __slots__ = (
+        "compare", "compare_mask", "gq", "kind", "length", "msn", "number", "op", "optional", "packets",
+        "position", "rkey", "run", "sent", "since", "swap", "swap_mask", "va",
+    )  # fmt: skip
+
+    def __init__(
+        self, gq: int, number: int, op: int, va: int, rkey: int, length: int, packets: int, msn: int
+    ) -> None:
+        self.gq = gq  # QP (global index) that received it
+        self.number = number  # of its first PSN, as in r_exp
+        self.op = op  # BTH opcode
+        self.kind = READ if op == 0x0C else ATOMIC
+        self.va = va
+        self.rkey = rkey
+        self.length = length  # READ: DMA length; atomics: 8 or 4
+        self.packets = packets  # its PSNs
+        self.msn = msn  # count that its responses carry, free-running
+        self.sent = 0  # response packets that left the NIC
+        #: cycle and record at which it may execute: its arrival, or the last write response of the inbound
+        #: WRITEs before it on its QP, whichever is later
+        self.since = 0
+        self.position = 0
+        # operands of atomics, host integers; 4-byte ones in the low half
+        self.swap = self.compare = self.swap_mask = self.compare_mask = 0
+        #: it met its QP's way to ERR: may be served, or not
+        self.optional = False
+        #: atomics: the execution that its answer named
+        self.run: Execution | None = None
+
+
+class Execution:
+    """One atomic as the memory port shows it: an ID-2 read, and the write unless a compare failed.
+
+    Contended words have several requests that may be the one executed; the answer's value tells later.
+    """
+
+    __slots__ = ("addr", "old", "new", "size", "asked", "read", "position", "done", "fault", "of")
+
+    def __init__(self, addr: int, old: int, asked: int, read: int, position: int) -> None:
+        self.addr = addr
+        self.old = old  # 8 bytes from the address as golden memory had them, little-endian
+        self.asked = asked  # cycle of AR
+        self.read = read  # cycle of the data
+        self.position = position  # record of the data
+        self.new: int | None = None  # what was written; None: nothing (yet)
+        self.size = 0  # bytes written; 0: nothing
+        self.done = -1  # cycle of the write response; -1: none yet
+        self.fault = False  # an error response
+        #: requests that it can be the execution of, in order of arrival
+        self.of: list[Request] = []
