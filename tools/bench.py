@@ -40,7 +40,7 @@ QUIET = ("-Wno-fatal", "-Wno-lint", "-Wno-style")
 
 @dataclass(frozen=True)
 class Work:
-    """A workload: WRITEs of `size` bytes, `wqes` on each of `qps` QPs of each sender."""
+    """A workload: requests (`op`) of `size` bytes, `wqes` on each of `qps` QPs of each sender."""
 
     name: str
     pes: int
@@ -50,6 +50,7 @@ class Work:
     depth: int
     latency: int = 20
     one_sender: bool = False
+    op: str = "write"
 
     def scaled(self, scale: float) -> "Work":
         """The same shape, longer or shorter."""
@@ -63,6 +64,20 @@ ONE_WAY = Work("4 KiB, one way", pes=2, qps=1, wqes=6000, size=4096, depth=256, 
 CLASSIC_WORK = Work("classic", pes=2, qps=1, wqes=60, size=4096, depth=256)
 LINK_LARGE = Work("link, 4 KiB", pes=2, qps=1, wqes=1000, size=4096, depth=256, latency=200)
 LINK_SMALL = Work("link, 64 B", pes=2, qps=8, wqes=1500, size=64, depth=256, latency=200)
+LINK_READ = Work(
+    "link, 4 KiB READs",
+    pes=2,
+    qps=1,
+    wqes=1000,
+    size=4096,
+    depth=256,
+    latency=200,
+    one_sender=True,
+    op="read",
+)
+CONTENDED = Work(
+    "contended fetch_add", pes=4, qps=1, wqes=400, size=8, depth=256, latency=200, op="fetch_add"
+)
 FIRST = Work("first beat", pes=2, qps=1, wqes=1, size=64, depth=16)
 
 
@@ -127,6 +142,7 @@ def ours(work: Work, record: Path | None = None) -> dict[str, float]:
         "FAST_DEPTH": work.depth,
         "FAST_LATENCY": work.latency,
         "FAST_SENDERS": "one" if work.one_sender else "all",
+        "FAST_OP": work.op,
         "FAST_OUT": result,
         "FAST_RECORD": record or "",
     }
@@ -280,6 +296,12 @@ def measure(rounds: int, scale: float, cold: bool) -> tuple[list[Row], dict[str,
     say("speed of the NIC")
     figures = raw["nic, 4 KiB"] = ours(LINK_LARGE)
     rows.append(Row("4 KiB WRITEs, one QP, latency 200: link beats busy", figures["link_busy"], "", 0.85))
+    figures = raw["nic, 4 KiB READs"] = ours(LINK_READ)
+    rows.append(Row("4 KiB READs, one QP, latency 200: link beats busy", figures["link_busy"], "", 0.70))
+    figures = raw["nic, fetch_add"] = ours(CONTENDED)
+    # the round trip of the memory is that of a read and that of a write, one after the other
+    figure = "contended fetch_add, 3 NICs, latency 200: cycles per operation"
+    rows.append(Row(figure, figures["cycles_per_atomic"], "", 420, at_most=True))
     figures = raw["nic, 64 B"] = ours(LINK_SMALL)
     figure = "64 B WRITEs, 8 QPs, latency 200: cycles per WQE"
     rows.append(Row(figure, figures["cycles_per_wqe"], "", 16, at_most=True))

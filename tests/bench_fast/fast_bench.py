@@ -1,8 +1,9 @@
 """Our bench as `make bench` measures it: all monitors, the judge on every record, rings kept full.
 
-Sweep: one workload per run, from the environment: FAST_QPS x FAST_WQES WRITEs of FAST_BYTES from each sending
-PE to the next one (FAST_SENDERS=one: PE 0 alone, the work of tests/bench_classic); FAST_DEPTH of the rings;
-FAST_LATENCY of memory and link.
+Sweep: one workload per run, from the environment: FAST_QPS x FAST_WQES requests of FAST_BYTES from each
+sending PE to the next one (FAST_SENDERS=one: PE 0 alone, the work of tests/bench_classic); FAST_OP of them:
+write, read, or fetch_add, where all PEs but the last one add to one word of the last one; FAST_DEPTH of the
+rings; FAST_LATENCY of memory and link.
 Stimulus: WQEs posted in bulk whenever half a ring is free; Python sleeps in between.
 Checks: the judge behind the UVM scoreboards (every packet, byte, CQE, doorbell), final memory, counters,
 nothing outstanding.
@@ -13,7 +14,6 @@ FAST_RECORD takes the workload for the bare C++ loop.
 import json
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,17 @@ from pyuvm import uvm_root
 
 from pymodel.formats import doorbell
 from pymodel.formats import wqe as wqe_format
+from pymodel.formats.wqe import WqeOp
 from pymodel.host.table import HEAP_SYNC_BYTES, Fabric, FabricConfig, QpPlan
 from pymodel.nic import csr_map
+from pymodel.nic.params import AxiId
 from tb.sim.lib import SimLib
 from tb.sim.records import Kind
 from tb.uvm.base_test import RdmaTest
 
 BEAT_BYTES = 64
 OWNER_BYTE = 31
+OPS = {"write": WqeOp.WRITE, "read": WqeOp.READ, "fetch_add": WqeOp.FA64}
 # Payload of all heaps together: what is stored before the run goes through the side buffer at once
 CONTENTS = 8 << 20
 
@@ -38,8 +41,11 @@ CONTENTS = 8 << 20
 class Sender:
     """Keeps one QP's ring full; touched once per half ring."""
 
-    def __init__(self, sim: SimLib, fabric: Fabric, plan: QpPlan, wqes: int, size: int, span: int) -> None:
+    def __init__(
+        self, sim: SimLib, fabric: Fabric, plan: QpPlan, op: WqeOp, wqes: int, size: int, span: int
+    ) -> None:
         self.sim, self.fabric, self.plan, self.wqes, self.size = sim, fabric, plan, wqes, size
+        self.op = op
         place = HEAP_SYNC_BYTES + plan.qp_idx * span
         self.source = fabric.pes[plan.pe].heap_base + place
         self.target = fabric.pes[plan.peer].heap_base + span * fabric.config.qps + place
@@ -76,19 +82,28 @@ class Sender:
         plan, params = self.plan, self.fabric.config.params
         index = np.arange(self.head, self.head + count)
         offset = (index % self.slots * self.size).astype(np.uint64)
-        fields: Mapping[str, Any] = {
+        remote, local = np.uint64(self.target) + offset, np.uint64(self.source) + offset
+        fields: dict[str, Any] = {
             "wqe_id": wqe_format.wqe_id_of(index, plan.version),
-            "msg_opcode": int(wqe_format.WqeOp.WRITE),
+            "msg_opcode": int(self.op),
             "ds_data_num": 2,
             "ce": 1,
             "msg_len": self.size,
             "r_len": self.size,
             "l_len": self.size,
-            "raddr": np.uint64(self.target) + offset,
-            "laddr": np.uint64(self.source) + offset,
+            "raddr": remote,
+            "laddr": local,
             "rkey": self.fabric.pes[plan.peer].heap_rkey,
             "lkey": self.fabric.pes[plan.pe].heap_lkey,
         }
+        if self.op is WqeOp.READ:
+            # what a WRITE's target would be is the sink, so that results and sources stay apart
+            peer, own = self.fabric.pes[plan.peer].heap_base, self.fabric.pes[plan.pe].heap_base
+            fields |= {"raddr": local - np.uint64(own) + np.uint64(peer)}
+            fields |= {"laddr": remote - np.uint64(peer) + np.uint64(own)}
+        elif self.op is WqeOp.FA64:
+            word = np.uint64(self.fabric.pes[plan.peer].heap_base + HEAP_SYNC_BYTES)
+            fields |= {"ds_data_num": 3, "in_line": 1, "msg_len": 16, "raddr": word, "swap_add": 1}
         slots = wqe_format.pack(fields, plan.version)
         first = self.head % plan.sq_depth
         before_end = min(count, plan.sq_depth - first)
@@ -108,6 +123,8 @@ class Link:
         self.pe = pe
         self.packets = self.beats = 0
         self.first = self.last = self.doorbell = 0
+        #: atomics executed, cycle of the first one's read and of the last one's
+        self.atomics = self.first_atomic = self.last_atomic = 0
 
     def add(self, records: Any, side: Any) -> None:
         """Take a batch in."""
@@ -122,6 +139,11 @@ class Link:
             self.beats += int((-(-records["len"][sent].astype(np.int64) // BEAT_BYTES)).sum())
             self.first = self.first or int(records["aux0"][sent[0]])
             self.last = int(records["time"][sent[-1]])
+        done = np.flatnonzero((kind == Kind.AXI_R) & (pe == self.pe) & (records["id"] == AxiId.ATOMIC))
+        if done.size:
+            self.atomics += done.size
+            self.first_atomic = self.first_atomic or int(records["time"][done[0]])
+            self.last_atomic = int(records["time"][done[-1]])
 
 
 class Fast(RdmaTest):
@@ -168,13 +190,19 @@ class Fast(RdmaTest):
     async def traffic(self) -> None:
         """All rings full until everything is done."""
         lib, fabric = self.rig.lib, self.fabric
-        pes = [0] if os.environ.get("FAST_SENDERS") == "one" else range(fabric.n_pes)
+        op, last = OPS[os.environ.get("FAST_OP", "write")], fabric.n_pes - 1
+        ways = [(pe, (pe + 1) % fabric.n_pes) for pe in range(fabric.n_pes)]
+        if op is WqeOp.FA64:
+            ways = [(pe, last) for pe in range(last)]
+        elif os.environ.get("FAST_SENDERS") == "one":
+            ways = ways[:1]
         senders = [
-            Sender(lib, fabric, fabric.qps[pe, (pe + 1) % fabric.n_pes, qp], self.wqes, self.size, self.span)
-            for pe in pes
+            Sender(lib, fabric, fabric.qps[pe, peer, qp], op, self.wqes, self.size, self.span)
+            for pe, peer in ways
             for qp in range(self.qps)
         ]
-        link = Link(0)
+        # the NIC whose link carries the payload, or that executes the atomics
+        link = Link(0 if op is WqeOp.WRITE else ways[0][1])
         self.rig.sinks.append(link.add)
         wakeups, start = lib.wakeups, lib.cycle
         for sender in senders:
@@ -199,6 +227,7 @@ class Fast(RdmaTest):
             "link_busy": link.beats / busy,
             "cycles_per_wqe": busy / (self.wqes * self.qps),
             "doorbell_to_link": link.first - link.doorbell,
+            "cycles_per_atomic": (link.last_atomic - link.first_atomic) / max(link.atomics - 1, 1),
         }
 
 
