@@ -10,6 +10,7 @@ namespace {
 
 constexpr unsigned kBeat = 64;
 constexpr unsigned kIds = 16;
+constexpr unsigned kIdAtomic = 2;
 constexpr unsigned kIdCqe = 4;
 constexpr size_t kMaxPacket = 16384;
 
@@ -20,7 +21,7 @@ struct PacketInFlight {
 struct Read {
     uint64_t addr, at;
     uint32_t beats;
-    uint8_t resp;
+    uint8_t resp, size;
 };
 struct Write {
     uint64_t addr;
@@ -92,7 +93,9 @@ extern "C" void mon_mmio_r(int pe, uint64_t data, int resp) {
     m.mmio_ar.pop_front();
 }
 
-extern "C" void mon_ar(int pe, int id, uint64_t addr) { g_mon[pe].reads[id & 15].push_back({addr, g_tb.cycle, 0, 0}); }
+extern "C" void mon_ar(int pe, int id, uint64_t addr, int size) {
+    g_mon[pe].reads[id & 15].push_back({addr, g_tb.cycle, 0, 0, static_cast<uint8_t>(size)});
+}
 extern "C" void mon_r(int pe, int id, int resp, int last) {
     auto& queue = g_mon[pe].reads[id & 15];
     if (queue.empty()) return;
@@ -105,6 +108,7 @@ extern "C" void mon_r(int pe, int id, int resp, int last) {
     r->flags = b.resp;
     r->addr = b.addr;
     r->len = b.beats;
+    r->data = uint64_t{1} << b.size;
     r->aux0 = b.at;
     queue.pop_front();
 }
@@ -122,7 +126,7 @@ extern "C" void mon_w(int pe, const svBitVecVal* data, uint64_t strb, int last) 
         const Write w = m.writes.front();
         m.writes.pop_front();
         uint64_t off = 0;
-        if (w.id == kIdCqe) std::memcpy(rec_bytes(kBeat, &off), m.w_first, kBeat);
+        if (w.id == kIdCqe || w.id == kIdAtomic) std::memcpy(rec_bytes(kBeat, &off), m.w_first, kBeat);
         TbRecord* r = rec_push(kRecAxiW, static_cast<unsigned>(pe));
         r->id = w.id;
         r->addr = w.addr;

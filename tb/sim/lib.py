@@ -401,7 +401,7 @@ class SimLib:
 
     def payload(self, record: np.void) -> Bytes:
         """Read-only view of the bytes of a record of the last drain(), shape (len,) (64 for AXI_W with ID
-        4).
+        2 or 4).
         """
         length = 64 if record["kind"] == 7 else int(record["len"])
         start = int(record["off"]) % len(self.side)

@@ -10,10 +10,10 @@ TXPKT        ``len``, bytes: packet sent by the NIC; ``aux0`` cycle of its first
 RXPKT        the same for a packet received
 MMIO_W       ``addr``, ``data``, ``flags`` strobe; pushed when address and data are both accepted
 MMIO_R       ``addr``, ``data``, ``flags`` response
-AXI_R        ``id``, ``addr``, ``len`` beats, ``flags`` worst response, ``aux0`` cycle of AR; pushed at RLAST
+AXI_R        ``id``, ``addr``, ``len`` beats, ``data`` bytes a beat, ``flags`` worst response, ``aux0`` cycle
+             of AR; pushed at RLAST
 AXI_W        ``id``, ``addr``, ``len`` beats, ``aux0`` strobe of the first beat, ``aux1`` strobed bytes in
-             all; ID 4 has the
-             64 bytes of beat 0 at ``off``; pushed at WLAST
+             all; IDs 2 and 4 have the 64 bytes (lanes) of beat 0 at ``off``; pushed at WLAST
 AXI_B        ``id``, ``flags`` response
 COMMIT       ``id``, ``addr``, ``len`` bytes written, ``flags`` response to come: a write burst became
              visible in memory

@@ -1,5 +1,5 @@
-// AXI4 rules for manager and subordinate, and those of the NIC's memory port (nic.md 1): INCR only, ID classes, reads as
-// whole aligned beats but for atomics (ID 2), which are exactly 8 or 4 bytes.
+// AXI4 rules for manager and subordinate, and those of the NIC's memory port (nic.md 1, 5): INCR only, ID classes, whole
+// aligned beats but for atomics (ID 2), which are one beat of exactly 8 or 4 bytes, all of them strobed on a write.
 module axi4_checker #(
   /// check the NIC's own rules as well
   parameter bit NicRules = 1'b1
@@ -105,6 +105,11 @@ module axi4_checker #(
     return last > 20'd4095;
   endfunction
 
+  /// one beat of exactly 4 or 8 aligned bytes
+  function automatic logic is_word(input logic [2:0] addr, input logic [7:0] len, input logic [2:0] size);
+    return len == 8'd0 && (size == 3'd2 || size == 3'd3) && (addr & ((3'd1 << size) - 3'd1)) == 3'd0;
+  endfunction
+
   /// lanes of a 64-byte bus that a beat may use
   function automatic logic [63:0] lanes(input logic [5:0] addr, input logic [2:0] size, input logic first);
     logic [5:0] container;
@@ -124,6 +129,10 @@ module axi4_checker #(
       if (NicRules) begin
         aw_id : assert (awid_i <= IdLast && awid_i != 4'd0 && awid_i != 4'd1)
         else $error("write with ID %0d: that class does not write (nic.md 1)", awid_i);
+        aw_whole : assert (awid_i == IdAtomic || (awsize_i == 3'd6 && awaddr_i[5:0] == 6'd0))
+        else $error("write at %h, size %0d, ID %0d is not of whole aligned beats", awaddr_i, awsize_i, awid_i);
+        aw_atomic : assert (awid_i != IdAtomic || is_word(awaddr_i[2:0], awlen_i, awsize_i))
+        else $error("atomic write at %h, size %0d is not exactly 4 or 8 aligned bytes (nic.md 5)", awaddr_i, awsize_i);
       end
     end
     if (rst_ni && arvalid_i) begin
@@ -136,8 +145,7 @@ module axi4_checker #(
         else $error("read with ID %0d: that class does not read (nic.md 1)", arid_i);
         ar_whole : assert (arid_i == IdAtomic || (arsize_i == 3'd6 && araddr_i[5:0] == 6'd0))
         else $error("read at %h, size %0d is not of whole aligned beats (nic.md 1)", araddr_i, arsize_i);
-        ar_atomic : assert (arid_i != IdAtomic || (arlen_i == 8'd0 && (arsize_i == 3'd2 || arsize_i == 3'd3) &&
-                                                   (araddr_i[2:0] & ((3'd1 << arsize_i) - 3'd1)) == 3'd0))
+        ar_atomic : assert (arid_i != IdAtomic || is_word(araddr_i[2:0], arlen_i, arsize_i))
         else $error("atomic read at %h, size %0d is not exactly 4 or 8 aligned bytes (nic.md 5)", araddr_i, arsize_i);
       end
     end
@@ -184,6 +192,10 @@ module axi4_checker #(
         else $error("WLAST %0d at beat %0d of %0d (AXI A3.4.1)", wlast_i, w_beat_q, 9'(aw.len) + 9'd1);
         w_lanes : assert ((wstrb_i & ~allowed) == 64'd0)
         else $error("WSTRB %h outside the lanes of beat %0d of the burst at %h", wstrb_i, w_beat_q, aw.addr);
+        if (NicRules) begin
+          w_word : assert (aw.id != IdAtomic || wstrb_i == allowed)
+          else $error("atomic write at %h with WSTRB %h: not all bytes of its word", aw.addr, wstrb_i);
+        end
         w_beat_q <= wlast_i ? 8'd0 : w_beat_q + 8'd1;
         if (wlast_i) begin
           aw_rd_q <= aw_rd_q + 1;

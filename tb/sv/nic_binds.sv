@@ -34,6 +34,7 @@ bind tb_nic nic_monitor u_monitor (
   .m_axi_bready,
   .m_axi_arid,
   .m_axi_araddr,
+  .m_axi_arsize,
   .m_axi_arvalid,
   .m_axi_arready,
   .m_axi_rid,

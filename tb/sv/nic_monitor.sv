@@ -38,6 +38,7 @@ module nic_monitor (
   input logic         m_axi_bready,
   input logic [3:0]   m_axi_arid,
   input logic [63:0]  m_axi_araddr,
+  input logic [2:0]   m_axi_arsize,
   input logic         m_axi_arvalid,
   input logic         m_axi_arready,
   input logic [3:0]   m_axi_rid,
@@ -69,7 +70,7 @@ module nic_monitor (
   import "DPI-C" function void mon_mmio_w(input int pe, input longint unsigned data, input int strb);
   import "DPI-C" function void mon_mmio_ar(input int pe, input int addr);
   import "DPI-C" function void mon_mmio_r(input int pe, input longint unsigned data, input int resp);
-  import "DPI-C" function void mon_ar(input int pe, input int id, input longint unsigned addr);
+  import "DPI-C" function void mon_ar(input int pe, input int id, input longint unsigned addr, input int size);
   import "DPI-C" function void mon_r(input int pe, input int id, input int resp, input int last);
   import "DPI-C" function void mon_aw(input int pe, input int id, input longint unsigned addr);
   import "DPI-C" function void mon_w(input int pe, input bit [511:0] data, input longint unsigned strb,
@@ -91,7 +92,7 @@ module nic_monitor (
       if (s_axil_awvalid && s_axil_awready) mon_mmio_aw(pe_i, int'(s_axil_awaddr));
       if (s_axil_wvalid && s_axil_wready) mon_mmio_w(pe_i, s_axil_wdata, int'(s_axil_wstrb));
       if (s_axis_tvalid && s_axis_tready) mon_rx(pe_i, s_axis_tdata, s_axis_tkeep, int'(s_axis_tlast));
-      if (m_axi_arvalid && m_axi_arready) mon_ar(pe_i, int'(m_axi_arid), m_axi_araddr);
+      if (m_axi_arvalid && m_axi_arready) mon_ar(pe_i, int'(m_axi_arid), m_axi_araddr, int'(m_axi_arsize));
       if (m_axi_awvalid && m_axi_awready) mon_aw(pe_i, int'(m_axi_awid), m_axi_awaddr);
       if (m_axi_wvalid && m_axi_wready) mon_w(pe_i, m_axi_wdata, m_axi_wstrb, int'(m_axi_wlast));
       if (m_axis_tvalid && m_axis_tready) mon_tx(pe_i, m_axis_tdata, m_axis_tkeep, int'(m_axis_tlast));

@@ -55,6 +55,11 @@ AXI4 = {
         {**_AR, "arid": 2, "arsize": 2, "araddr": 0x1004, "arlen": 0},
         {**_AW, "awid": 2, "awsize": 3, "awaddr": 0x1008, "arvalid": 0},
         {**_W, "wlast": 1, "wstrb": 0xFF00},
+        {**_AW, "awid": 2, "awsize": 2, "awaddr": 0x103C, "wvalid": 0},
+        {**_W, "wlast": 1, "wstrb": 0xF << 60},
+        {**_AR, "arid": 2, "arsize": 3, "araddr": 0x1038, "arlen": 0, "wvalid": 0},
+        {**_AW, "arvalid": 0},
+        {**_W, "wlast": 1, "wstrb": 1},
     ],
     "AW burst type 0": [{**_AW, "awburst": 0}],
     "AR burst type 2": [{**_AR, "arburst": 2}],
@@ -64,8 +69,22 @@ AXI4 = {
     "write with ID 1": [{**_AW, "awid": 1}],
     "write with ID 6": [{**_AW, "awid": 6}],
     "read with ID 3": [{**_AR, "arid": 3}],
-    "not of whole aligned beats": [{**_AR, "araddr": 0x1008}],
-    "not exactly 4 or 8": [{**_AR, "arid": 2, "arsize": 3, "araddr": 0x1004}],
+    "read at 0000000000001008, size 6 is not of whole aligned beats": [{**_AR, "araddr": 0x1008}],
+    "read at 0000000000001000, size 3 is not of whole aligned beats": [{**_AR, "arsize": 3}],
+    "write at 0000000000001008, size 6, ID 3 is not of whole": [{**_AW, "awaddr": 0x1008}],
+    "write at 0000000000001000, size 3, ID 4 is not of whole": [{**_AW, "awid": 4, "awsize": 3}],
+    "write at 0000000000001000, size 2, ID 5 is not of whole": [{**_AW, "awid": 5, "awsize": 2}],
+    "atomic read at 0000000000001004, size 3": [{**_AR, "arid": 2, "arsize": 3, "araddr": 0x1004}],
+    "atomic read at 0000000000001000, size 6": [{**_AR, "arid": 2}],
+    "atomic read at 0000000000001000, size 3": [{**_AR, "arid": 2, "arsize": 3, "arlen": 1}],
+    "atomic read at 0000000000001000, size 1": [{**_AR, "arid": 2, "arsize": 1}],
+    "atomic write at 0000000000001002, size 2": [{**_AW, "awid": 2, "awsize": 2, "awaddr": 0x1002}],
+    "atomic write at 0000000000001000, size 6": [{**_AW, "awid": 2}],
+    "atomic write at 0000000000001000, size 2": [{**_AW, "awid": 2, "awsize": 2, "awlen": 1}],
+    "not all bytes of its word": [
+        {**_AW, "awid": 2, "awsize": 3, "awaddr": 0x1008},
+        {**_W, "wlast": 1, "wstrb": 0x7F00},
+    ],
     "AXI AW: payload changed": [{**_AW, "awready": 0}, {"awlen": 1}],
     "AXI AR: valid fell": [{**_AR, "arready": 0}, {"arvalid": 0}],
     "AXI W: payload changed": [_AW, {**_W, "wready": 0, "wdata": 1}, {"wdata": 2}],
@@ -75,7 +94,7 @@ AXI4 = {
     "WLAST 1 at beat 0 of 2": [{**_AW, "awlen": 1}, {**_W, "wlast": 1}],
     "WLAST 0 at beat 0 of 1": [_AW, {**_W, "wlast": 0}],
     "outside the lanes of beat 0": [
-        {**_AW, "awsize": 2, "awaddr": 0x1004},
+        {**_AW, "awid": 2, "awsize": 2, "awaddr": 0x1004},
         {**_W, "wlast": 1, "wstrb": 0x0F},
     ],
     "outside the lanes of beat 1": [
@@ -92,6 +111,8 @@ AXI4 = {
     ],
     "RLAST 0 at beat 0": [_AR, {"arvalid": 0, "rvalid": 1, "rready": 1, "rid": 1, "rlast": 0}],
 }
+#: rules that only a manager without the NIC's own rules can break
+GENERAL = {"outside the lanes of beat 1"}
 SCENARIOS = {"axis_checker": AXIS, "axil_checker": AXIL, "axi4_checker": AXI4}
 RESET = "valid is high in reset"
 

@@ -137,6 +137,36 @@ async def test_packets_end_to_end(dut, knobs: str) -> None:
 
 
 @cocotb.test()
+@cocotb.parametrize(knobs=["quiet", "stalls"])
+async def test_words(dut, knobs: str) -> None:
+    """Reads and writes of 4 and 8 bytes on ID 2 at every place of a beat: memory, neighbours, records."""
+    lib = await start(dut)
+    if knobs == "stalls":
+        knob_values = {"mem_stall": 30000, "mem_ooo": 30000, "mem_latency_jitter": 40, "commit_delay": 40}
+        for name, value in knob_values.items():
+            lib.set_knob(name, value)
+    image = seeded().integers(0, 256, 4096, dtype=np.uint8)
+    lib.store(0, SRC, image)
+    lib.drain()
+    for n, (log, at) in enumerate([(log, at) for log in (2, 3) for at in range(64, 128, 1 << log)]):
+        assert lib.mmio_write(0, DOORBELL + 8, log << 60 | SRC + at)
+        image[at : at + (1 << log)] += 1
+        await lib.cycles(600)
+        assert np.array_equal(lib.memory(0, SRC, 4096), image), f"word {n}"
+        records = lib.drain()
+        (read,) = records[records["kind"] == Kind.AXI_R]
+        assert (read["id"], read["addr"], read["len"], read["data"]) == (2, SRC + at, 1, 1 << log)
+        (write,) = records[records["kind"] == Kind.AXI_W]
+        lanes = slice(at % 64, at % 64 + (1 << log))
+        assert (write["id"], write["addr"], write["len"], write["aux1"]) == (2, SRC + at, 1, 1 << log)
+        assert write["aux0"] == sum(1 << lane for lane in range(64)[lanes])
+        assert np.array_equal(lib.payload(write)[lanes], image[at : at + (1 << log)])
+        (commit,) = records[records["kind"] == Kind.COMMIT]
+        assert (commit["id"], commit["addr"], commit["len"]) == (2, SRC + at, 1 << log)
+    assert lib.faults == 0
+
+
+@cocotb.test()
 async def test_mmio_reads_and_order(dut) -> None:
     """A read comes after all earlier writes; a full mailbox refuses and wakes; answers belong to their
     tickets.

@@ -4,6 +4,9 @@
 // A packet received is written (ID 3) to the address in its bytes 8 to 15, {0} beats in byte 16; after the response, a
 // 64-byte completion (ID 4: the packet's number in all lanes) goes to the address in bytes 24 to 31, if that is not 0,
 // and event_o goes up until any MMIO read.
+//
+// MMIO write to 0x0800_0008 {log2 of the bytes[63:60], address[55:0]}: reads that word (ID 2), adds 1 to each of its bytes and
+// writes it back (ID 2). One at a time.
 module rnic (
   input  logic         clk_i,
   input  logic         rst_ni,
@@ -68,12 +71,32 @@ module rnic (
   output logic         event_o
 );
 
+  typedef enum logic [3:0] {
+    Idle,
+    Addr,
+    Data,
+    Resp,
+    CqeAddr,
+    CqeData,
+    CqeResp,
+    WordAddr,
+    WordData,
+    WordResp
+  } state_e;
+  state_e state_q;
+
   // ------------------------------------------------------------------ MMIO: a queue of jobs
   logic [63:0] job_q [256];
   logic [7:0] job_wr_q, job_rd_q;
   logic aw_have_q, w_have_q;
   logic [31:0] aw_q;
   logic [63:0] w_q;
+  logic word_ask_q, word_read_q, word_here_q;  // asked for, being read, to be written
+  logic [63:0] word_q;
+  logic [2:0] word_size;
+  logic [511:0] word_data_q;
+
+  assign word_size = {1'b0, word_q[61:60]};
 
   assign s_axil_awready = !aw_have_q;
   assign s_axil_wready  = !w_have_q;
@@ -86,6 +109,7 @@ module rnic (
       aw_have_q     <= 1'b0;
       w_have_q      <= 1'b0;
       job_wr_q      <= '0;
+      word_ask_q    <= 1'b0;
       s_axil_bvalid <= 1'b0;
       s_axil_rvalid <= 1'b0;
     end else begin
@@ -105,8 +129,12 @@ module rnic (
         if (aw_q == 32'h0800_0000) begin
           job_q[job_wr_q] <= w_q;
           job_wr_q        <= job_wr_q + 8'd1;
+        end else if (aw_q == 32'h0800_0008) begin
+          word_ask_q <= 1'b1;
+          word_q     <= w_q;
         end
       end
+      if (word_read_q) word_ask_q <= 1'b0;
       if (s_axil_rvalid && s_axil_rready) s_axil_rvalid <= 1'b0;
       if (s_axil_arvalid && s_axil_arready) begin
         s_axil_rvalid <= 1'b1;
@@ -116,50 +144,57 @@ module rnic (
   end
 
   // ------------------------------------------------------------------ send: read beats go straight to the link
-  assign m_axi_arid    = 4'd1;
-  assign m_axi_arsize  = 3'd6;
   assign m_axi_arburst = 2'b01;
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       job_rd_q      <= '0;
       m_axi_arvalid <= 1'b0;
+      word_read_q   <= 1'b0;
+      word_here_q   <= 1'b0;
     end else begin
       if (m_axi_arvalid && m_axi_arready) m_axi_arvalid <= 1'b0;
-      if (job_rd_q != job_wr_q && (!m_axi_arvalid || m_axi_arready)) begin
+      if (word_ask_q && !word_read_q && (!m_axi_arvalid || m_axi_arready)) begin
         m_axi_arvalid <= 1'b1;
+        m_axi_arid    <= 4'd2;
+        m_axi_arsize  <= word_size;
+        m_axi_araddr  <= {8'd0, word_q[55:0]};
+        m_axi_arlen   <= 8'd0;
+        word_read_q   <= 1'b1;
+      end else if (job_rd_q != job_wr_q && (!m_axi_arvalid || m_axi_arready)) begin
+        m_axi_arvalid <= 1'b1;
+        m_axi_arid    <= 4'd1;
+        m_axi_arsize  <= 3'd6;
         m_axi_araddr  <= {8'd0, job_q[job_rd_q][55:0]};
         m_axi_arlen   <= job_q[job_rd_q][63:56] - 8'd1;
         job_rd_q      <= job_rd_q + 8'd1;
+      end
+      if (m_axi_rvalid && m_axi_rready && m_axi_rid == 4'd2) begin
+        word_here_q <= 1'b1;
+        for (int i = 0; i < 64; i++) word_data_q[8*i+:8] <= m_axi_rdata[8*i+:8] + 8'd1;
+      end
+      if (state_q == WordResp && m_axi_bvalid) begin
+        word_here_q <= 1'b0;
+        word_read_q <= 1'b0;
       end
     end
   end
   assign m_axis_tdata  = m_axi_rdata;
   assign m_axis_tkeep  = '1;
   assign m_axis_tlast  = m_axi_rlast;
-  assign m_axis_tvalid = m_axi_rvalid;
-  assign m_axi_rready  = m_axis_tready;
+  assign m_axis_tvalid = m_axi_rvalid && m_axi_rid == 4'd1;
+  assign m_axi_rready  = m_axis_tready || m_axi_rid == 4'd2;
 
   // ------------------------------------------------------------------ receive: address, data, response, completion
-  typedef enum logic [2:0] {
-    Idle,
-    Addr,
-    Data,
-    Resp,
-    CqeAddr,
-    CqeData,
-    CqeResp
-  } state_e;
-  state_e state_q;
-  logic [63:0] cqe_q;
+  logic [63:0] cqe_q, word_strb;
   logic [31:0] count_q;
 
-  assign m_axi_awsize  = 3'd6;
+  assign word_strb     = ((64'd1 << (7'd1 << word_size)) - 64'd1) << word_q[5:0];
   assign m_axi_awburst = 2'b01;
-  assign m_axi_awvalid = state_q inside {Addr, CqeAddr};
-  assign m_axi_wdata   = state_q == CqeData ? {16{count_q}} : s_axis_tdata;
-  assign m_axi_wstrb   = state_q == CqeData ? '1 : s_axis_tkeep;
-  assign m_axi_wlast   = state_q == CqeData || s_axis_tlast;
-  assign m_axi_wvalid  = state_q == CqeData || (state_q == Data && s_axis_tvalid);
+  assign m_axi_awvalid = state_q inside {Addr, CqeAddr, WordAddr};
+  assign m_axi_wdata   = state_q == CqeData ? {16{count_q}} : state_q == WordData ? word_data_q : s_axis_tdata;
+  assign m_axi_wstrb   = state_q == CqeData ? '1 : state_q == WordData ? word_strb : s_axis_tkeep;
+  assign m_axi_wlast   = state_q inside {CqeData, WordData} || s_axis_tlast;
+  assign m_axi_wvalid  = state_q inside {CqeData, WordData} || (state_q == Data && s_axis_tvalid);
   assign s_axis_tready = state_q == Data && m_axi_wready;
   assign m_axi_bready  = 1'b1;
 
@@ -172,7 +207,14 @@ module rnic (
       if (s_axil_arvalid) event_o <= 1'b0;
       unique case (state_q)
         Idle:
-        if (s_axis_tvalid) begin
+        if (word_here_q) begin
+          m_axi_awid   <= 4'd2;
+          m_axi_awsize <= word_size;
+          m_axi_awaddr <= {8'd0, word_q[55:0]};
+          m_axi_awlen  <= 8'd0;
+          state_q      <= WordAddr;
+        end else if (s_axis_tvalid) begin
+          m_axi_awsize <= 3'd6;
           m_axi_awid   <= 4'd3;
           m_axi_awaddr <= s_axis_tdata[64+:64];
           m_axi_awlen  <= s_axis_tdata[128+:8] - 8'd1;
@@ -196,6 +238,9 @@ module rnic (
           event_o <= 1'b1;
           state_q <= Idle;
         end
+        WordAddr: if (m_axi_awready) state_q <= WordData;
+        WordData: if (m_axi_wready) state_q <= WordResp;
+        WordResp: if (m_axi_bvalid) state_q <= Idle;
         default: state_q <= Idle;
       endcase
     end
