@@ -1,5 +1,6 @@
 // Memory behind an AXI4 port for block benches: 1 MiB at address 0, everything else answers DECERR. Latency and stalls are
-// inputs. It also checks the manager's bursts: aligned, INCR of whole beats, inside one 4 KiB page, WLAST in its place.
+// inputs. It also checks the manager's bursts: aligned, INCR of whole beats (ID 2: one beat of 4 or 8 bytes, whose other
+// lanes read as noise), inside one 4 KiB page, WLAST in its place.
 module axi_ram_model #(
     parameter int unsigned Beats = 16384
 ) (
@@ -15,9 +16,10 @@ module axi_ram_model #(
     input  logic [511:0] poke_data_i,
     input  logic [13:0]  peek_beat_i,
     output logic [511:0] peek_data_o,
-    // answers an access with SLVERR where the address is in this beat
+    // answers an access (or only a write) with SLVERR where the address is in this beat
     input  logic         fault_i,
     input  logic [13:0]  fault_beat_i,
+    input  logic         fault_writes_i = 1'b0,
     output logic [31:0]  reads_o,
     output logic [31:0]  most_reads_o,
     output logic [31:0]  writes_o,
@@ -56,6 +58,7 @@ module axi_ram_model #(
     logic [3:0]  id;
     logic [63:0] addr;
     logic [7:0]  len;
+    logic [2:0]  size;
     logic        err;
     logic [31:0] due;
   } burst_t;
@@ -73,17 +76,28 @@ module axi_ram_model #(
   logic [31:0]  now_q, lfsr_q;
   int unsigned  outstanding_q;
 
-  function automatic logic bad(input logic [63:0] addr);
-    return addr[63:20] != '0 || (fault_i && addr[19:6] == fault_beat_i);
+  function automatic logic bad(input logic [63:0] addr, input logic is_write);
+    return addr[63:20] != '0 || (fault_i && addr[19:6] == fault_beat_i && (is_write || !fault_writes_i));
+  endfunction
+
+  // lanes of the beat that the burst reaches; what else comes on them is noise
+  function automatic logic [63:0] lanes(input logic [63:0] addr, input logic [2:0] size);
+    return ((64'd1 << (64'd1 << size)) - 64'd1) << (size == 3'd6 ? 6'd0 : addr[5:0]);
   endfunction
 
   always_comb peek_data_o = mem[peek_beat_i];
 
-  function automatic void check(input logic [63:0] addr, input logic [7:0] len, input logic [2:0] size,
-                                input logic [1:0] burst);
-    assert (addr[5:0] == '0) else $error("burst at %x is not beat-aligned", addr);
-    assert (size == 3'd6 && burst == 2'b01) else $error("burst at %x: size %0d type %0d", addr, size, burst);
-    assert (13'(addr[11:0]) + {len[6:0] + 7'd1, 6'b0} <= 13'd4096 && len < 8'd64)
+  function automatic void check(input logic [3:0] id, input logic [63:0] addr, input logic [7:0] len,
+                                input logic [2:0] size, input logic [1:0] burst);
+    if (id == 4'd2) begin
+      assert ((size == 3'd2 || size == 3'd3) && len == '0 && (addr & ((64'd1 << size) - 64'd1)) == '0)
+      else $error("atomic access at %x: size %0d, %0d beats", addr, size, 32'(len) + 1);
+    end else begin
+      assert (addr[5:0] == '0) else $error("burst at %x is not beat-aligned", addr);
+      assert (size == 3'd6) else $error("burst at %x: size %0d", addr, size);
+    end
+    assert (burst == 2'b01) else $error("burst at %x: type %0d", addr, burst);
+    assert (13'({addr[11:6], 6'b0}) + {len[6:0] + 7'd1, 6'b0} <= 13'd4096 && len < 8'd64)
     else $error("burst at %x of %0d beats crosses 4 KiB", addr, 32'(len) + 1);
   endfunction
 
@@ -114,8 +128,8 @@ module axi_ram_model #(
       awready <= lfsr_q[12:5] >= stall_i;
       // reads
       if (arvalid && arready) begin
-        check(araddr, arlen, arsize, arburst);
-        reads.push_back('{id: arid, addr: araddr, len: arlen, err: 1'b0, due: now_q + 32'(latency_i)});
+        check(arid, araddr, arlen, arsize, arburst);
+        reads.push_back('{id: arid, addr: araddr, len: arlen, size: arsize, err: 1'b0, due: now_q + 32'(latency_i)});
         reads_o <= reads_o + 1;
         beats += 32'(arlen) + 1;
       end
@@ -129,7 +143,13 @@ module axi_ram_model #(
         rvalid <= 1'b1;
         rid    <= reads[0].id;
         rdata  <= mem[reads[0].addr[19:6]];
-        rresp  <= bad(reads[0].addr) ? 2'b11 : 2'b00;
+        if (reads[0].size != 3'd6) begin
+          for (int i = 0; i < 64; i++) begin
+            automatic logic [63:0] own = lanes(reads[0].addr, reads[0].size);
+            if (!own[i]) rdata[8*i+:8] <= lfsr_q[7:0] ^ 8'(i);
+          end
+        end
+        rresp  <= bad(reads[0].addr, 1'b0) ? 2'b11 : 2'b00;
         rlast  <= reads[0].len == 0;
         if (reads[0].len == 0) void'(reads.pop_front());
         else begin
@@ -141,10 +161,12 @@ module axi_ram_model #(
       if (wvalid && wready) data.push_back('{data: wdata, strb: wstrb, last: wlast});
       if (data.size() != 0 && writes.size() != 0) begin
         automatic logic [511:0] word = mem[writes[0].addr[19:6]];
-        automatic logic err = bad(writes[0].addr);
+        automatic logic err = bad(writes[0].addr, 1'b1);
         for (int i = 0; i < 64; i++) if (data[0].strb[i]) word[8*i+:8] = data[0].data[8*i+:8];
         if (!err) mem[writes[0].addr[19:6]] <= word;
         assert (data[0].strb != '0) else $error("write beat without a byte");
+        assert (writes[0].size == 3'd6 || data[0].strb == lanes(writes[0].addr, writes[0].size))
+        else $error("atomic write at %x: strobes %x", writes[0].addr, data[0].strb);
         assert (data[0].last == (writes[0].len == 0)) else $error("WLAST in the wrong place");
         void'(data.pop_front());
         writes[0].err = writes[0].err || err;
@@ -157,8 +179,8 @@ module axi_ram_model #(
         end
       end
       if (awvalid && awready) begin
-        check(awaddr, awlen, awsize, awburst);
-        writes.push_back('{id: awid, addr: awaddr, len: awlen, err: 1'b0, due: 0});
+        check(awid, awaddr, awlen, awsize, awburst);
+        writes.push_back('{id: awid, addr: awaddr, len: awlen, size: awsize, err: 1'b0, due: 0});
         writes_o <= writes_o + 1;
       end
       wready <= lfsr_q[22:15] >= stall_i && data.size() < 8;
