@@ -165,6 +165,8 @@ module rnic
   logic               cqe_req_valid, cqe_req_ready, cqe_beat_valid, cqe_beat_ready, cqe_b_valid, cqe_b_err;
 
   tx_job_t            job;
+  logic               unused_expect_valid;
+  expect_t            unused_expect;
   logic               job_valid, job_ready;
   logic               gerr_valid;
   qp_t                gerr_qpi;
@@ -206,6 +208,7 @@ module rnic
       .fetch_req_valid_o(fetch_req_valid), .fetch_req_ready_i(fetch_req_ready), .fetch_req_o(fetch_req),
       .fetch_beat_valid_i(fetch_beat_valid), .fetch_beat_i(fetch_beat),
       .job_valid_o(job_valid), .job_ready_i(job_ready), .job_o(job),
+      .expect_valid_o(unused_expect_valid), .expect_o(unused_expect),
       .gerr_valid_i(gerr_valid), .gerr_qpi_i(gerr_qpi), .gerr_slot_i(gerr_slot),
       .rsp_valid_i(rsp_valid), .rsp_ready_o(rsp_ready), .rsp_i(rsp),
       .cqe_req_valid_o(cqe_req_valid), .cqe_req_ready_i(cqe_req_ready), .cqe_req_o(cqe_req),

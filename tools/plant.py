@@ -102,7 +102,7 @@ FAULTS = [
     Fault(
         "decode-local-length-unchecked",
         "fetch/wqe_decode.sv",
-        "default:  len_bad = «(len_a != msg_len) || (len_b != msg_len)»;",
+        "default:   len_bad = «(len_a != msg_len) || (len_b != msg_len)»;",
         "len_a != msg_len",
     ),
     # ---- requester
@@ -112,18 +112,18 @@ FAULTS = [
     ),
     Fault(
         "ack-interval",
-        "requester/tx_sched.sv",
-        "last || (pkt_q[lane_q] == «4'(AckInterval - 1)»);",
+        "requester/tx_form.sv",
+        "last_i || (num_i == «4'(AckInterval - 1)»);",
         "4'(AckInterval - 2)",
     ),
-    Fault("ack-covers-one-more", "requester/ack_track.sv", "psn_q + «psn_t'(1)» : psn_q;", "psn_t'(2)"),
+    Fault("ack-covers-one-more", "requester/ack_track.sv", "rsp_q.psn + «psn_t'(1)» : rsp_q.psn;", "psn_t'(2)"),
     Fault(
         "ack-outside-window",
         "requester/ack_track.sv",
         "assign known     = («in_window < (iss.psn - una.psn)»)",
         "1'b1",
     ),
-    Fault("nak-code-swapped", "requester/ack_track.sv", "(code_q == 2'd1) ? «CqeNakInvReq»", "CqeNakAccess"),
+    Fault("nak-code-swapped", "requester/ack_track.sv", "(mark_i.odd ? CqeAtomicVa : «CqeNakInvReq»)", "CqeNakAccess"),
     Fault(
         "gather-error-does-not-stop",
         "memory/gather.sv",

@@ -29,7 +29,7 @@ module comp_eng
   /// QPs with a failed WQE in flight
   input  logic [NumQp-1:0] stop_i,
   /// a WQE of the QP failed
-  input  qp_err_evt_t [2:0] fail_i,
+  input  qp_err_evt_t [3:0] fail_i,
   /// CQ doorbell
   input  logic             db_cq_valid_i,
   /// its CQ
@@ -316,5 +316,5 @@ module comp_eng
 
   // retransmission will read the rest of the entry
   logic unused;
-  assign unused = &{1'b0, entry_i, una_i.psn};
+  assign unused = &{1'b0, entry_i, una_i};
 endmodule

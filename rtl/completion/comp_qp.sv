@@ -77,5 +77,5 @@ module comp_qp
   assign next_acked_o = (ua != ri_next_o);
 
   logic unused;
-  assign unused = &{1'b0, ctx_i, una_i.psn};
+  assign unused = &{1'b0, ctx_i, una_i};
 endmodule

@@ -9,6 +9,10 @@ module fetch_eng
   parameter int unsigned LaneDepth = 16,
   /// bursts in flight
   parameter int unsigned NumBurst = 64,
+  /// operands of the unmasked atomics (opcodes 26 and 27) are little-endian
+  parameter bit AmoPlainLittle = 1'b0,
+  /// masked atomics carry their remote length shifted left by one
+  parameter bit AmoShiftedLen = 1'b0,
   /// derived: width of a place in a lane's queue
   localparam int unsigned PtrW = $clog2(LaneDepth)
 ) (
@@ -147,9 +151,9 @@ module fetch_eng
   assign req_valid_o = req_valid_q;
   assign req_o       = req_q;
 
-  // ---------------------------------------------------------------- read data: two beats a WQE
-  wqe_decode i_decode (
-    .data_i(first_q), .version2_i(burst.version2),
+  // ---------------------------------------------------------------- read data: two beats a WQE, decoded at the second
+  wqe_decode #(.AmoPlainLittle(AmoPlainLittle), .AmoShiftedLen(AmoShiftedLen)) i_decode (
+    .data_i(first_q), .ext_i(beat_i.data[127:0]), .version2_i(burst.version2),
     .idx_i(idx_add(burst.idx, idx_t'(done_q), burst.version2)),
     .bus_err_i(err_q || beat_i.err), .wqe_o(wqe)
   );

@@ -1,6 +1,7 @@
 // Lanes: gives the QPs that have announced work one of NumLane places at fetch and transmit (nic.md section 4), and takes
-// it back at a WQE boundary when another QP waits and the lane is idle, cannot start a WQE, or had its quantum. WQEs
-// that a lane prefetched but did not start are then dropped and fetched again later.
+// it back at a WQE boundary when another QP waits and the lane is idle, cannot start a WQE, or had its quantum. WQEs that
+// a lane prefetched but did not start are then dropped and fetched again later. A QP that could not start its next WQE
+// asks for a lane again after an event that may let it.
 module lane_ctl
   import rnic_pkg::*;
   import req_pkg::*;
@@ -17,6 +18,10 @@ module lane_ctl
   input  qp_idx_t            db_i,
   /// WQE retired
   input  qp_idx_t            retire_i,
+  /// oldest unacknowledged PSN moved
+  input  qp_pos_t            una_i,
+  /// that move ended a READ or atomic
+  input  logic               una_rd_i,
   /// next WQE and PSN to issue, from the transmit scheduler
   input  qp_pos_t            iss_i,
   /// a lane is given to a QP
@@ -35,6 +40,10 @@ module lane_ctl
   input  logic [NumLane-1:0] boundary_i,
   /// lanes whose QP has all its places in flight taken
   input  logic [NumLane-1:0] full_i,
+  /// lanes whose next WQE waits for the end of a READ or atomic
+  input  logic [NumLane-1:0] hold_rd_i,
+  /// lanes whose next packet waits for acknowledged PSNs
+  input  logic [NumLane-1:0] hold_psn_i,
   /// lanes that sent their quantum of packets
   input  logic [NumLane-1:0] quantum_i,
   /// lanes that the fetch engine or the transmit pipeline still handles
@@ -56,12 +65,14 @@ module lane_ctl
 
   /// position kept while a QP has no lane
   typedef struct packed {
-    idx_t idx;
-    psn_t psn;
+    idx_t    idx;
+    psn_t    psn;
+    rd_num_t rd;
   } pos_t;
 
-  // per QP: has announced work; holds a lane; waits for a retirement before it wants one
-  logic [NumQp-1:0]   work_q, held_q, park_q;
+  // per QP: has announced work; holds a lane; before it wants one, waits for a retirement or the end of a READ or atomic, or
+  // for acknowledged PSNs
+  logic [NumQp-1:0]   work_q, held_q, park_q, park_psn_q;
   logic [NumQp-1:0]   wants;
   // per lane
   logic [NumLane-1:0] on_q, off_q, used;
@@ -83,7 +94,7 @@ module lane_ctl
   pos_t               iss, iss_new;
   idx_t               ri, pi;
 
-  assign wants     = work_q & ~held_q & ~park_q & qp_ok_i;
+  assign wants     = work_q & ~held_q & ~park_q & ~park_psn_q & qp_ok_i;
   assign used      = on_q | off_q;
   assign waiters_o = pick_valid;
   assign on_o      = on_q;
@@ -105,7 +116,7 @@ module lane_ctl
     end
   end
 
-  assign evictable = need ? on_q & boundary_i & (idle_i | full_i | quantum_i) : '0;
+  assign evictable = need ? on_q & boundary_i & (idle_i | full_i | hold_rd_i | hold_psn_i | quantum_i) : '0;
   rr_pick #(.Num(NumLane)) i_evict (
     .clk_i, .rst_ni, .req_i(evictable), .take_i(1'b1), .valid_o(evict_valid), .idx_o(evict_lane)
   );
@@ -115,7 +126,7 @@ module lane_ctl
     version2: ctx_i.qp.version2, mtu: ctx_i.qp.mtu, sq_log: ctx_i.qp.sq_log, sq_base: ctx_i.qp.sq_base,
     sq_start: ctx_i.qp.sq_start, sq_psn: ctx_i.qp.sq_psn
   };
-  assign iss_new = '{idx: iss_i.idx, psn: iss_i.psn};
+  assign iss_new = '{idx: iss_i.idx, psn: iss_i.psn, rd: iss_i.rd};
 
   ctx_ram #(.T(lane_ctx_t), .Depth(NumQp)) i_ctx (
     .clk_i, .wr_en_i(ctx_i.qp_set), .wr_addr_i(ctx_i.qpi), .wr_data_i(ctx_new),
@@ -154,6 +165,7 @@ module lane_ctl
     load_o.sq_base  = ctx.sq_base;
     load_o.idx      = iss_valid ? iss.idx : ctx.sq_start;
     load_o.psn      = iss_valid ? iss.psn : ctx.sq_psn;
+    load_o.rd       = iss_valid ? iss.rd : '0;
     load_o.pi       = pi_valid ? pi : load_o.idx;
     load_o.ri       = ri_valid ? ri[4:0] : ctx.sq_start[4:0];
     // what moves in this very cycle is not in the memories' outputs yet
@@ -194,6 +206,7 @@ module lane_ctl
       work_q      <= '0;
       held_q      <= '0;
       park_q      <= '0;
+      park_psn_q  <= '0;
       on_q        <= '0;
       off_q       <= '0;
       load_q      <= 1'b0;
@@ -223,19 +236,23 @@ module lane_ctl
         on_q[evict_lane]  <= 1'b0;
         off_q[evict_lane] <= 1'b1;
         if (idle_i[evict_lane]) work_q[qpi_q[evict_lane]] <= 1'b0;
-        else if (full_i[evict_lane]) park_q[qpi_q[evict_lane]] <= 1'b1;
+        else if (full_i[evict_lane] || hold_rd_i[evict_lane]) park_q[qpi_q[evict_lane]] <= 1'b1;
+        else if (hold_psn_i[evict_lane]) park_psn_q[qpi_q[evict_lane]] <= 1'b1;
       end
       if (retire_i.valid) park_q[retire_i.qpi] <= 1'b0;
+      if (una_i.valid) park_psn_q[una_i.qpi] <= 1'b0;
+      if (una_i.valid && una_rd_i) park_q[una_i.qpi] <= 1'b0;
       if (db_i.valid) work_q[db_i.qpi] <= 1'b1;
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
-        work_q[ctx_i.qpi] <= 1'b0;
-        park_q[ctx_i.qpi] <= 1'b0;
+        work_q[ctx_i.qpi]     <= 1'b0;
+        park_q[ctx_i.qpi]     <= 1'b0;
+        park_psn_q[ctx_i.qpi] <= 1'b0;
       end
     end
   end
 
   logic unused;
-  assign unused = &{1'b0, ctx_i, ri};
+  assign unused = &{1'b0, ctx_i, ri, una_i};
 
   assign drain_busy_o = held_q[drain_qpi_i];
 endmodule

@@ -1,20 +1,27 @@
 // WQE decode and the checks that need no memory region (nic.md section 4, device.md sections 1.2 to 1.5). Combinational:
-// the first half of a slot in, the decoded WQE with the code of the first failing check out. Ignored bits never reach
+// the used bytes of a slot in, the decoded WQE with the code of the first failing check out. Ignored bits never reach
 // the output, so a dirty WQE decodes like a clean one.
 module wqe_decode
   import rnic_pkg::*;
   import req_pkg::*;
-(
+#(
+  /// operands of the unmasked atomics (opcodes 26 and 27) are little-endian
+  parameter bit AmoPlainLittle = 1'b0,
+  /// masked atomics carry their remote length shifted left by one
+  parameter bit AmoShiftedLen = 1'b0
+) (
   /// first 64 bytes of the slot: control, remote, local and first atomic segment
-  input  data_t data_i,
+  input  data_t        data_i,
+  /// bytes 64 to 79: second atomic segment
+  input  logic [127:0] ext_i,
   /// format version of the QP
-  input  logic  version2_i,
+  input  logic         version2_i,
   /// index of the slot
-  input  idx_t  idx_i,
+  input  idx_t         idx_i,
   /// a beat of the slot came with a bus error
-  input  logic  bus_err_i,
+  input  logic         bus_err_i,
   /// decoded WQE
-  output wqe_t  wqe_o
+  output wqe_t         wqe_o
 );
   typedef enum logic [2:0] {ClsBad, ClsSend, ClsWrite, ClsRead, ClsAtomic} class_e;
 
@@ -32,7 +39,7 @@ module wqe_decode
 
   class_e       cls;
   logic [4:0]   ds_want;
-  logic [31:0]  msg_want, seg_want;
+  logic [31:0]  msg_want, seg_want, rem_len;
   logic         len_bad;
   logic         built;
 
@@ -60,7 +67,7 @@ module wqe_decode
     cls      = ClsAtomic;
     ds_want  = 5'd3;
     msg_want = 32'd16;
-    seg_want = 32'd8;
+    seg_want = op_atomic4(opcode) ? 32'd4 : 32'd8;
     unique case (opcode)
       WqeSend: begin
         cls     = ClsSend;
@@ -74,31 +81,56 @@ module wqe_decode
         cls     = ClsRead;
         ds_want = 5'd2;
       end
-      WqeCas64, WqeFa64, WqeMFa64: ;
+      WqeCas64, WqeFa64, WqeMFa64, WqeMCas32: ;
       WqeMCas64: begin
         ds_want  = 5'd4;
         msg_want = 32'd32;
       end
-      WqeMCas32: seg_want = 32'd4;
-      WqeMFa32: begin
-        msg_want = 32'd8;
-        seg_want = 32'd4;
-      end
-      default: cls = ClsBad;
+      WqeMFa32: msg_want = 32'd8;
+      default:  cls = ClsBad;
     endcase
+    // the shifted form has a reserved bit at the bottom
+    rem_len = (AmoShiftedLen && opcode >= 8'(WqeMCas64)) ? {1'b0, len_a[31:1]} : len_a;
   end
 
   // segment lengths that must agree; a SEND has the local segment alone
   always_comb begin
     unique case (cls)
-      ClsSend:  len_bad = (len_a != msg_len);
-      ClsAtomic: len_bad = (msg_len != msg_want) || (len_a != seg_want) || (len_b != seg_want);
-      default:  len_bad = (len_a != msg_len) || (len_b != msg_len);
+      ClsSend:   len_bad = (len_a != msg_len);
+      ClsAtomic: len_bad = (msg_len != msg_want) || (rem_len != seg_want) || (len_b != seg_want);
+      default:   len_bad = (len_a != msg_len) || (len_b != msg_len);
     endcase
   end
 
   // The one place that says which valid requests this version executes; the others count as unknown opcodes.
-  assign built = (cls == ClsWrite) && !with_imm;
+  assign built = (cls == ClsWrite && !with_imm) || cls == ClsRead || cls == ClsAtomic;
+
+  // Operands from byte 48 on, big-endian; 4-byte operations have all of theirs in the first segment. An unmasked
+  // fetch-and-add goes out with 0 in the place of compare (wire.md 2), whatever stands in the slot.
+  amo_t amo;
+  always_comb begin
+    amo = '0;
+    if (cls == ClsAtomic) begin
+      amo.swap_add = dp_pkg::be64(data_i[447:384]);
+      amo.compare  = dp_pkg::be64(data_i[511:448]);
+      if (op_atomic4(opcode)) begin
+        amo.swap_add = {32'd0, dp_pkg::be32(data_i[415:384])};
+        amo.compare  = {32'd0, dp_pkg::be32(data_i[447:416])};
+      end else if (AmoPlainLittle && opcode <= 8'(WqeFa64)) begin
+        amo.swap_add = data_i[447:384];
+        amo.compare  = data_i[511:448];
+      end
+      if (opcode == WqeFa64) amo.compare = 64'd0;
+      if (opcode == WqeMCas64) begin
+        amo.swap_mask    = dp_pkg::be64(ext_i[63:0]);
+        amo.compare_mask = dp_pkg::be64(ext_i[127:64]);
+      end
+      if (opcode == WqeMCas32) begin
+        amo.swap_mask    = {32'd0, dp_pkg::be32(data_i[479:448])};
+        amo.compare_mask = {32'd0, dp_pkg::be32(data_i[511:480])};
+      end
+    end
+  end
 
   always_comb begin
     wqe_o          = '0;
@@ -106,8 +138,10 @@ module wqe_decode
     wqe_o.ce       = ce;
     wqe_o.se       = se;
     wqe_o.fence    = (fence_mode == 2'd1);
+    wqe_o.amo      = amo;
     wqe_o.imm      = with_imm ? imm : 32'd0;
-    wqe_o.len      = msg_len;
+    // of an atomic the bytes that it moves, which are not the message length of its WQE
+    wqe_o.len      = (cls == ClsAtomic) ? seg_want : msg_len;
     wqe_o.raddr    = addr_a;
     wqe_o.rkey     = key_a;
     wqe_o.laddr    = (cls == ClsSend) ? addr_a : addr_b;
@@ -127,7 +161,7 @@ module wqe_decode
     else wqe_o.err = CqeOk;
   end
 
-  // csum_en, the reserved bits and mask of the control segment, and everything behind the local segment are ignored
+  // csum_en, the reserved bits and mask of the control segment are ignored
   logic unused;
-  assign unused = &{1'b0, data_i[511:384], data_i[107:101], data_i[31:16], data_i[10:9]};
+  assign unused = &{1'b0, data_i[107:101], data_i[31:16], data_i[10:9]};
 endmodule

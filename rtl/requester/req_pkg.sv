@@ -35,6 +35,24 @@ package req_pkg;
     return 4'd7 + {1'b0, mtu};
   endfunction
 
+  /// a READ or atomic: one request packet, whose result comes back
+  function automatic logic op_fetches(input logic [7:0] opcode);
+    return opcode == WqeRead || op_atomic(opcode);
+  endfunction
+
+  /// one of the six atomics (device.md 1.4)
+  function automatic logic op_atomic(input logic [7:0] opcode);
+    return opcode inside {WqeCas64, WqeFa64, WqeMCas64, WqeMFa64, WqeMCas32, WqeMFa32};
+  endfunction
+
+  /// an atomic of 4 bytes
+  function automatic logic op_atomic4(input logic [7:0] opcode);
+    return opcode inside {WqeMCas32, WqeMFa32};
+  endfunction
+
+  /// READs and atomics counted modulo 32, of which at most MaxInflight are outstanding
+  typedef logic [4:0] rd_num_t;
+
   /// a QP is given a lane; idx and psn are the first WQE to fetch and the PSN it will start with
   typedef struct packed {
     logic        valid;
@@ -47,6 +65,7 @@ package req_pkg;
     logic [63:0] sq_base;
     idx_t        idx;
     psn_t        psn;
+    rd_num_t     rd;             // READs and atomics started before idx
     idx_t        pi;             // producer index
     logic [4:0]  ri;             // low bits of the first index not retired
   } lane_load_t;
@@ -60,10 +79,11 @@ package req_pkg;
 
   /// a position of a QP moved: next to issue (transmit scheduler) or oldest unacknowledged (acknowledge tracker)
   typedef struct packed {
-    logic valid;
-    qp_t  qpi;
-    idx_t idx;
-    psn_t psn;
+    logic    valid;
+    qp_t     qpi;
+    idx_t    idx;
+    psn_t    psn;
+    rd_num_t rd;                 // READs and atomics started, or answered in full
   } qp_pos_t;
 
   /// an index of a QP moved: producer or first not retired
@@ -87,6 +107,13 @@ package req_pkg;
     psn_t first;                 // first PSN of the message
     psn_t last;                  // last PSN of the message
   } req_entry_t;
+
+  /// what the acknowledge tracker has to know of an outstanding WQE
+  typedef struct packed {
+    logic fetches;               // READ or atomic: only its own response completes it
+    logic odd;                   // atomic whose remote address is not a multiple of its size
+    psn_t last;                  // last PSN of the message
+  } req_mark_t;
 
   /// a CQE to write
   typedef struct packed {

@@ -4,7 +4,12 @@
 module requester
   import rnic_pkg::*;
   import req_pkg::*;
-(
+#(
+  /// operands of the unmasked atomics (opcodes 26 and 27) are little-endian
+  parameter bit AmoPlainLittle = 1'b0,
+  /// masked atomics carry their remote length shifted left by one
+  parameter bit AmoShiftedLen = 1'b0
+) (
   /// clock
   input  logic             clk_i,
   /// asynchronous reset, active low
@@ -72,6 +77,10 @@ module requester
   input  logic             job_ready_i,
   /// packet job
   output tx_job_t          job_o,
+  /// a READ or atomic has started, always accepted
+  output logic             expect_valid_o,
+  /// what it expects back
+  output expect_t          expect_o,
   /// the payload of a packet could not be gathered
   input  logic             gerr_valid_i,
   /// its QP
@@ -118,17 +127,18 @@ module requester
   qp_pos_t            iss, una;
   lane_load_t         load;
   lane_idx_t          lane_db, lane_retire;
-  logic [NumLane-1:0] on, have, idle, boundary, full, quantum, fetch_busy, tx_busy;
+  logic [NumLane-1:0] on, have, idle, boundary, full, quantum, hold_rd, hold_psn, fetch_busy, tx_busy;
   logic               waiters;
   logic               head_en, pop;
   lane_t              head_lane, pop_lane;
   wqe_t               head;
-  logic               entry_en, last_en, rec_en, comp_entry_en;
-  slot_t              entry_slot, last_slot, rec_slot, comp_entry_slot;
-  qp_t                last_qpi, rec_qpi, comp_entry_qpi;
+  logic               una_rd;
+  logic               entry_en, mark_en, rec_en, comp_entry_en;
+  slot_t              entry_slot, mark_slot, rec_slot, comp_entry_slot;
+  qp_t                mark_qpi, rec_qpi, comp_entry_qpi;
   req_entry_t         entry, comp_entry;
-  psn_t               last_psn;
-  qp_fail_t           tx_fail, gather_fail, nak_fail;
+  req_mark_t          mark;
+  qp_fail_t           tx_fail, gather_fail, nak_fail, data_fail;
   logic               failed;
   logic [7:0]         fail_code;
   logic               cqe_room, cqe_valid, done_valid, done_solicit, done_err;
@@ -154,13 +164,14 @@ module requester
 
   // ---------------------------------------------------------------- fetch
   lane_ctl i_lane_ctl (
-    .clk_i, .rst_ni, .ctx_i, .qp_ok_i(qp_ok), .db_i(db), .retire_i(retire), .iss_i(iss),
-    .load_o(load), .lane_db_o(lane_db), .lane_retire_o(lane_retire), .on_o(on), .waiters_o(waiters),
-    .idle_i(idle), .boundary_i(boundary), .full_i(full), .quantum_i(quantum), .busy_i(fetch_busy | tx_busy),
+    .clk_i, .rst_ni, .ctx_i, .qp_ok_i(qp_ok), .db_i(db), .retire_i(retire), .una_i(una), .una_rd_i(una_rd),
+    .iss_i(iss), .load_o(load), .lane_db_o(lane_db), .lane_retire_o(lane_retire), .on_o(on), .waiters_o(waiters),
+    .idle_i(idle), .boundary_i(boundary), .full_i(full), .hold_rd_i(hold_rd), .hold_psn_i(hold_psn),
+    .quantum_i(quantum), .busy_i(fetch_busy | tx_busy),
     .drain_qpi_i(drain_i.qpi), .drain_busy_o(drain_lane)
   );
 
-  fetch_eng i_fetch_eng (
+  fetch_eng #(.AmoPlainLittle(AmoPlainLittle), .AmoShiftedLen(AmoShiftedLen)) i_fetch_eng (
     .clk_i, .rst_ni, .sl_weight_i, .load_i(load), .lane_db_i(lane_db), .on_i(on), .waiters_i(waiters),
     .req_valid_o(fetch_req_valid_o), .req_ready_i(fetch_req_ready_i), .req_o(fetch_req_o),
     .beat_valid_i(fetch_beat_valid_i), .beat_i(fetch_beat_i),
@@ -173,9 +184,10 @@ module requester
   tx_sched i_tx_sched (
     .clk_i, .rst_ni, .ctx_i, .sl_weight_i, .qp_ok_i(qp_ok), .load_i(load), .lane_retire_i(lane_retire),
     .on_i(on), .have_i(have), .head_en_o(head_en), .head_lane_o(head_lane), .head_i(head),
-    .pop_o(pop), .pop_lane_o(pop_lane), .boundary_o(boundary), .full_o(full), .quantum_o(quantum), .busy_o(tx_busy),
-    .una_i(una), .iss_o(iss), .entry_en_o(entry_en), .entry_slot_o(entry_slot), .entry_o(entry), .fail_o(tx_fail),
-    .job_valid_o, .job_ready_i, .job_o
+    .pop_o(pop), .pop_lane_o(pop_lane), .boundary_o(boundary), .full_o(full), .quantum_o(quantum),
+    .hold_rd_o(hold_rd), .hold_psn_o(hold_psn), .busy_o(tx_busy), .una_i(una), .una_rd_i(una_rd), .iss_o(iss),
+    .entry_en_o(entry_en), .entry_slot_o(entry_slot), .entry_o(entry), .fail_o(tx_fail),
+    .job_valid_o, .job_ready_i, .job_o, .expect_valid_o, .expect_o
   );
   drain_mark i_drain_job (
     .clk_i, .rst_ni, .drain_i, .push_i(iss.valid && !tx_fail.valid), .push_qpi_i(iss.qpi),
@@ -185,26 +197,28 @@ module requester
   req_table i_req_table (
     .clk_i, .wr_en_i(entry_en), .wr_qpi_i(iss.qpi), .wr_slot_i(entry_slot), .wr_entry_i(entry),
     .rd_en_i(comp_entry_en), .rd_qpi_i(comp_entry_qpi), .rd_slot_i(comp_entry_slot), .rd_entry_o(comp_entry),
-    .last_en_i(last_en), .last_qpi_i(last_qpi), .last_slot_i(last_slot), .last_o(last_psn)
+    .mark_en_i(mark_en), .mark_qpi_i(mark_qpi), .mark_slot_i(mark_slot), .mark_o(mark)
   );
 
   ack_track i_ack_track (
     .clk_i, .rst_ni, .ctx_i, .qp_rts_i(live), .rsp_valid_i, .rsp_ready_o, .rsp_i, .iss_i(iss),
-    .last_en_o(last_en), .last_qpi_o(last_qpi), .last_slot_o(last_slot), .last_i(last_psn),
-    .una_o(una), .fail_o(nak_fail), .busy_o(ack_busy), .busy_qpi_o(ack_qpi), .cnt_o(cnt_ack)
+    .mark_en_o(mark_en), .mark_qpi_o(mark_qpi), .mark_slot_o(mark_slot), .mark_i(mark),
+    .una_o(una), .una_rd_o(una_rd), .fail_o(nak_fail), .data_fail_o(data_fail),
+    .busy_o(ack_busy), .busy_qpi_o(ack_qpi), .cnt_o(cnt_ack)
   );
   assign drain_ack = ack_busy && (ack_qpi == drain_i.qpi);
 
   req_fail i_req_fail (
-    .clk_i, .rst_ni, .ctx_i, .tx_i(tx_fail), .gather_i(gather_fail), .nak_i(nak_fail), .stop_o(stop),
-    .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
+    .clk_i, .rst_ni, .ctx_i, .tx_i(tx_fail), .gather_i(gather_fail), .nak_i(nak_fail), .data_i(data_fail),
+    .stop_o(stop), .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
   );
 
   // ---------------------------------------------------------------- completion
-  qp_err_evt_t [2:0] fails;
+  qp_err_evt_t [3:0] fails;
   assign fails[0] = '{valid: tx_fail.valid, qpi: tx_fail.qpi};
   assign fails[1] = '{valid: gather_fail.valid, qpi: gather_fail.qpi};
   assign fails[2] = '{valid: nak_fail.valid, qpi: nak_fail.qpi};
+  assign fails[3] = '{valid: data_fail.valid, qpi: data_fail.qpi};
 
   comp_eng i_comp_eng (
     .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .drain_i, .cq_wait_i, .time_i, .db_i(db), .una_i(una),

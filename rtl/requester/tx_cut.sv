@@ -1,5 +1,6 @@
 // Cuts one packet from a message (wire.md section 2): how many bytes from where, whether it is the first or last, and how
-// many packets the message has. One register stage.
+// many packets the message has. The request of a READ or atomic is one packet without payload, and takes the PSNs of its
+// responses. One register stage.
 module tx_cut
   import rnic_pkg::*;
   import req_pkg::*;
@@ -10,6 +11,8 @@ module tx_cut
   input  logic            en_i,
   /// message in progress: the rest counts, else the whole WQE
   input  logic            mid_i,
+  /// READ or atomic
+  input  logic            fetches_i,
   /// path MTU, 1..5
   input  logic [2:0]      mtu_i,
   /// message length
@@ -37,7 +40,9 @@ module tx_cut
   /// source behind this packet
   output logic [63:0]     src_o,
   /// packets of the message, at least 1
-  output psn_t            num_o
+  output psn_t            num_o,
+  /// PSNs that this packet takes
+  output psn_t            step_o
 );
   logic [12:0]     mtu, pay;
   logic [LenW-1:0] left;
@@ -57,6 +62,10 @@ module tx_cut
       left      = mid_i ? rem_i : len_i;
       last      = (left <= LenW'(mtu));
       pay       = last ? left[12:0] : mtu;
+      if (fetches_i) begin
+        last = 1'b1;
+        pay  = '0;
+      end
       num       = ({1'b0, len_i} + (LenW + 1)'(mtu) - (LenW + 1)'(1)) >> mtu_log(mtu_i);
       if (len_i == '0) num = (LenW + 1)'(1);
       chk_va_o  = mid_i ? src_i : laddr_i;
@@ -73,6 +82,7 @@ module tx_cut
       rem_o   <= left - LenW'(pay);
       src_o   <= chk_va_o + 64'(pay);
       num_o   <= num[23:0];
+      step_o  <= fetches_i ? num[23:0] : psn_t'(1);
     end
   end
 

@@ -1,13 +1,16 @@
-"""WQE decode (rtl/fetch/wqe_decode.sv) alone: formats V1 and V2, ignored bits, the checks and their order.
+"""WQE decode (rtl/fetch/wqe_decode.sv) alone: formats, operands, ignored bits, checks and their order.
 
-Sweep: both versions; the worked vectors of device.md 1.7; indices on both sides of the wqe_id wrap (2^13,
-2^17) and of the index wrap; every opcode 0..255; one defect at a time for each check, and every pair of
-defects; random WQEs with random ignored bits.
-Stimulus: 64 bytes at the block's port, encoded here by hand.
-Checks: every decoded field and the error code against tables written here from nic.md section 4, and for
-random WQEs against pymodel.nic.rules.wqe_check; a dirty WQE decodes exactly like the clean one.
+Sweep: both versions and all four settings of the parameters; the worked vectors of device.md 1.7; indices on
+both sides of the wqe_id wrap (2^13, 2^17) and of the index wrap; every opcode 0..255 with and without
+immediate; for each opcode that is built every single bit of every checked field, one defect at a time for
+each check and every pair of defects; random operands, random WQEs with random ignored bits.
+Stimulus: 80 bytes at the block's ports, encoded here by hand.
+Checks: every decoded field, the operands as Python integers (device.md 1.5) and the error code against tables
+written here from nic.md section 4, and for random WQEs against pymodel.nic.rules.wqe_check; a dirty WQE
+decodes exactly like the clean one.
 Timing: combinational, so none.
-Not proved here: local key, right and range (a7), which the transmit scheduler judges; operands of atomics.
+Not proved here: local key, right and range (a7) and READs that max_rd_atomic forbids (ab), which the transmit
+scheduler judges.
 """
 
 import random
@@ -19,22 +22,53 @@ import numpy as np
 from cocotb.triggers import Timer
 
 from pymodel.formats import wqe as fmt
+from pymodel.nic import params as golden
 from pymodel.nic import rules
 
+SOURCES = [
+    "rtl/rnic_pkg.sv",
+    "rtl/common/dp_pkg.sv",
+    "rtl/requester/req_pkg.sv",
+    "rtl/fetch/wqe_decode.sv",
+    "tests/blocks/sv/wqe_decode_bench.sv",
+]
 BENCH = {
-    "top": "wqe_decode_bench",
-    "sources": [
-        "rtl/rnic_pkg.sv",
-        "rtl/requester/req_pkg.sv",
-        "rtl/fetch/wqe_decode.sv",
-        "tests/blocks/sv/wqe_decode_bench.sv",
-    ],
-    "clock": None,
+    name: {
+        "top": "wqe_decode_bench",
+        "sources": SOURCES,
+        "params": {"AmoPlainLittle": plain_little, "AmoShiftedLen": shifted_len},
+        "clock": None,
+    }
+    for name, plain_little, shifted_len in (
+        ("plain", 0, 0),
+        ("little", 1, 0),
+        ("shifted", 0, 1),
+        ("both", 1, 1),
+    )
 }
 
 OK, LENGTH, FORMAT, BUS = 0x00, 0x9F, 0xAB, 0xAC
-WRITE, READ = 1, 2
-ATOMICS = {26: (3, 16, 8), 27: (3, 16, 8), 31: (4, 32, 8), 32: (3, 16, 8), 33: (3, 16, 4), 34: (3, 8, 4)}
+SEND, WRITE, READ = 0, 1, 2
+CAS64, FA64, MCAS64, MFA64, MCAS32, MFA32 = 26, 27, 31, 32, 33, 34
+# ds_data_num, msg_len, bytes of the operation (device.md 1.5)
+ATOMICS = {
+    CAS64: (3, 16, 8),
+    FA64: (3, 16, 8),
+    MCAS64: (4, 32, 8),
+    MFA64: (3, 16, 8),
+    MCAS32: (3, 16, 4),
+    MFA32: (3, 8, 4),
+}
+BUILT = (WRITE, READ, *ATOMICS)
+# operands from byte 48 on, in the order of the slot; their bytes
+OPERANDS = {
+    CAS64: (("swap_add", "compare"), 8),
+    FA64: (("swap_add", None), 8),
+    MCAS64: (("swap_add", "compare", "swap_mask", "compare_mask"), 8),
+    MFA64: (("swap_add", "compare"), 8),
+    MCAS32: (("swap_add", "compare", "swap_mask", "compare_mask"), 4),
+    MFA32: (("swap_add", "compare"), 4),
+}
 FIELDS = (
     "opcode",
     "ce",
@@ -49,7 +83,16 @@ FIELDS = (
     "lkey",
     "idx",
     "err",
+    "swap_add",
+    "compare",
+    "swap_mask",
+    "compare_mask",
 )
+
+
+def knobs(dut) -> tuple[bool, bool]:
+    """(little-endian operands of 26 and 27, shifted remote length of masked atomics) of this bench."""
+    return bool(int(dut.plain_little_o.value)), bool(int(dut.shifted_len_o.value))
 
 
 @dataclass
@@ -75,10 +118,11 @@ class Wqe:
     fence: int = 0
     id_error: int = 0
     bus: bool = False
+    tail: bytes = b""  # from byte 48 on
     dirt: dict[str, int] = field(default_factory=dict)
 
     def encode(self) -> int:
-        """First 64 bytes as an integer, byte 0 lowest; bit numbers of device.md 1.2, by hand."""
+        """First 80 bytes as an integer, byte 0 lowest; bit numbers of device.md 1.2, by hand."""
         dirt = self.dirt
         word = self.op | self.with_imm << 8 | dirt.get("csum_en", 0) << 9 | self.ds << 11 | self.msg_len << 32
         word |= (self.imm if self.with_imm else dirt.get("imm", 0)) << 64
@@ -94,12 +138,29 @@ class Wqe:
             )
         word |= (self.r_len | self.rkey << 32 | self.raddr << 64) << 128
         word |= (self.l_len | self.lkey << 32 | self.laddr << 64) << 256
-        return word | dirt.get("tail", 0) << 384
+        tail = int.from_bytes(self.tail, "little")
+        rest = 8 * (32 - len(self.tail))
+        return word | (tail | dirt.get("tail", 0) % (1 << rest) << 8 * len(self.tail)) << 384
+
+
+def legal(op: int, version: int = 2, index: int = 5, shifted: bool = False, length: int = 1024) -> Wqe:
+    """A WQE of opcode `op` that passes every check; `length` bytes of a READ or WRITE."""
+    if op not in ATOMICS:
+        return Wqe(version, index, op, 1 if op == SEND else 2, length, length, length)
+    ds, message, size = ATOMICS[op]
+    remote = 2 * size if shifted and op >= MCAS64 else size
+    return Wqe(version, index, op, ds, message, remote, size, in_line=1)
+
+
+def moved(op: int, length: int) -> int:
+    """Bytes that a WQE moves: what its CQE will report."""
+    return ATOMICS[op][2] if op in ATOMICS else length
 
 
 async def decode(dut, word: int, version: int, index: int, bus: bool = False) -> dict[str, int]:
     """Apply one slot; the decoded fields."""
-    dut.data_i.value = word
+    dut.data_i.value = word % (1 << 512)
+    dut.ext_i.value = word >> 512
     dut.version2_i.value = version == 2
     dut.idx_i.value = index
     dut.bus_err_i.value = bus
@@ -114,7 +175,7 @@ async def judge(dut, w: Wqe) -> int:
 
 def dirt(rng: random.Random) -> dict[str, int]:
     """Random values for everything that the NIC ignores (nic.md 4, device.md 1.6)."""
-    bits = {"csum_en": 2, "imm": 32, "mask": 2, "rsv": 25, "rsv1": 16, "tail": 128}
+    bits = {"csum_en": 2, "imm": 32, "mask": 2, "rsv": 25, "rsv1": 16, "tail": 256}
     return {name: rng.getrandbits(width) for name, width in bits.items()}
 
 
@@ -142,6 +203,10 @@ async def test_worked_vectors(dut):
             "lkey": 0xB1B2B3B4,
             "idx": 5,
             "err": OK,
+            "swap_add": 0,
+            "compare": 0,
+            "swap_mask": 0,
+            "compare_mask": 0,
         }, f"V{version}: {got}"
 
 
@@ -161,68 +226,126 @@ async def test_index(dut):
 
 @cocotb.test()
 async def test_opcodes(dut):
-    """Of all opcodes only the WRITE is executed; the others end with a format error and keep their opcode."""
+    """WRITE, READ and the six atomics are built; all others, and any immediate, end with a format error."""
+    _, shifted = knobs(dut)
     for version in (1, 2):
         for op in range(256):
-            ds, msg, size = ATOMICS.get(op, (1 if op == 0 else 2, 64, 64))
-            w = Wqe(version, 9, op, ds, msg, size, size, in_line=op in ATOMICS)
-            got = await decode(dut, w.encode(), version, 9)
-            assert got["opcode"] == op
-            assert got["err"] == (OK if op == WRITE else FORMAT), f"V{version} opcode {op}: {got['err']:#x}"
+            for imm in (0, 1):
+                w = replace(legal(op, version, 9, shifted), with_imm=imm)
+                got = await decode(dut, w.encode(), version, 9)
+                assert (got["opcode"], got["with_imm"]) == (op, imm)
+                want = OK if op in BUILT and not imm else FORMAT
+                assert got["err"] == want, f"V{version} opcode {op} immediate {imm}: {got['err']:#x}"
 
 
-DEFECTS = {
-    # name: (change, code), in the order of the checks (nic.md 4)
-    "bus": ({"bus": True}, BUS),
-    "wqe_id": ({"id_error": 8}, FORMAT),
-    "opcode": ({"op": 99}, FORMAT),
-    "immediate": ({"with_imm": 1}, FORMAT),
-    "in_line": ({"in_line": 1}, FORMAT),
-    "ds_data_num": ({"ds": 3}, FORMAT),
-    "too long": ({"msg_len": 0x80000001, "r_len": 0x80000001, "l_len": 0x80000001}, LENGTH),
-    "remote length": ({"r_len": 1023}, LENGTH),
-    "local length": ({"l_len": 1025}, LENGTH),
-}
+@cocotb.test()
+async def test_operands(dut):
+    """Operands as integers: big-endian in the slot, 4-byte ones in the low halves, others zero."""
+    rng = random.Random(cocotb.RANDOM_SEED)
+    plain_little, shifted = knobs(dut)
+    for version in (1, 2):
+        for op, (names, size) in OPERANDS.items():
+            for round_ in range(200):
+                values = [rng.getrandbits(8 * size) for _ in names]
+                if round_ < 8 * size:
+                    values = [1 << round_] + [0] * (len(names) - 1)
+                    rng.shuffle(values)
+                order = "little" if plain_little and op in (CAS64, FA64) else "big"
+                tail = b"".join(value.to_bytes(size, order) for value in values)
+                w = replace(legal(op, version, 7, shifted), tail=tail, dirt=dirt(rng))
+                got = await decode(dut, w.encode(), version, 7)
+                want = dict.fromkeys(("swap_add", "compare", "swap_mask", "compare_mask"), 0)
+                want |= {name: value for name, value in zip(names, values, strict=True) if name}
+                seen = {name: got[name] for name in want}
+                assert seen == want, f"V{version} opcode {op} tail {tail.hex()}: {seen}, expected {want}"
+                assert (got["err"], got["len"]) == (OK, size), f"V{version} opcode {op}: {got}"
+
+
+def defects(op: int) -> dict[str, tuple[dict[str, int], int]]:
+    """name: (change, code), in the order of the checks (nic.md 4), for a legal WQE of opcode `op`.
+
+    The opcode defect changes what the later checks ask for, which matters to nothing that comes after it.
+    """
+    long = 0x80000001
+    w = legal(op)
+    return {
+        "bus": ({"bus": True}, BUS),
+        "wqe_id": ({"id_error": 8}, FORMAT),
+        "opcode": ({"op": 99}, FORMAT),
+        "immediate": ({"with_imm": 1}, FORMAT),
+        "in_line": ({"in_line": 1 - w.in_line}, FORMAT),
+        "ds_data_num": ({"ds": 7 - w.ds}, FORMAT),
+        "too long": ({"msg_len": long, "r_len": long, "l_len": long}, LENGTH),
+        "remote length": ({"r_len": w.r_len ^ 8}, LENGTH),
+        "local length": ({"l_len": w.l_len ^ 8}, LENGTH),
+    }
 
 
 @cocotb.test()
 async def test_checks(dut):
     """Each defect alone gives its code, and of two the first in the order of the checks wins."""
+    _, shifted = knobs(dut)
     for version in (1, 2):
-        assert await judge(dut, Wqe(version)) == OK
-        for name, (change, code) in DEFECTS.items():
-            got = await judge(dut, replace(Wqe(version), **change))
-            assert got == code, f"V{version} {name}: {got:#x}, expected {code:#x}"
-        for (name_a, (a, code)), (name_b, (b, _)) in combinations(DEFECTS.items(), 2):
-            got = await judge(dut, replace(Wqe(version), **(b | a)))
-            assert got == code, f"V{version} {name_a} before {name_b}: {got:#x}, expected {code:#x}"
-        for length in (0, 1, 0x7FFFFFFF, 0x80000000):
-            w = Wqe(version, msg_len=length, r_len=length, l_len=length)
-            assert await judge(dut, w) == OK, f"V{version} length {length:#x}"
-        for ds in range(32):
-            assert await judge(dut, Wqe(version, ds=ds)) == (OK if ds == 2 else FORMAT), f"V{version} ds {ds}"
+        for op in BUILT:
+            base = legal(op, version, shifted=shifted)
+            tag = f"V{version} opcode {op}"
+            assert await judge(dut, base) == OK, tag
+            for name, (change, code) in defects(op).items():
+                got = await judge(dut, replace(base, **change))
+                assert got == code, f"{tag} {name}: {got:#x}, expected {code:#x}"
+            for (name_a, (a, code)), (name_b, (b, _)) in combinations(defects(op).items(), 2):
+                got = await judge(dut, replace(base, **(b | a)))
+                assert got == code, f"{tag} {name_a} before {name_b}: {got:#x}, expected {code:#x}"
+            for ds in range(32):
+                got = await judge(dut, replace(base, ds=ds))
+                assert got == (OK if ds == base.ds else FORMAT), f"{tag} ds {ds}: {got:#x}"
+
+
+@cocotb.test()
+async def test_lengths(dut):
+    """Every wrong bit of every length; READ and WRITE take 0 to 2^31, atomics their own lengths only."""
+    _, shifted = knobs(dut)
+    for version in (1, 2):
+        for op in BUILT:
+            base = legal(op, version, shifted=shifted)
+            for name in ("msg_len", "r_len", "l_len"):
+                for bit in range(32):
+                    w = replace(base, **{name: getattr(base, name) ^ 1 << bit})
+                    got = await judge(dut, w)
+                    # the lowest bit of a shifted length is reserved
+                    free = shifted and op >= MCAS64 and name == "r_len" and bit == 0
+                    assert got == (OK if free else LENGTH), (
+                        f"V{version} opcode {op} {name} bit {bit}: {got:#x}"
+                    )
+            for length in (0, 1, 4, 8, 16, 32, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF):
+                w = replace(base, msg_len=length, r_len=length, l_len=length)
+                good = op not in ATOMICS and length <= 0x80000000
+                got = await judge(dut, w)
+                assert got == (OK if good else LENGTH), f"V{version} opcode {op} length {length:#x}: {got:#x}"
 
 
 @cocotb.test()
 async def test_bus_error_hides_the_wqe(dut):
     """A slot that could not be read gives neither opcode nor with_imm to its CQE (nic.md 6)."""
-    got = await decode(dut, Wqe(2, 5, READ, with_imm=1, imm=7).encode(), 2, 5, bus=True)
-    assert (got["err"], got["opcode"], got["with_imm"]) == (BUS, 0, 0), got
+    for op in BUILT:
+        got = await decode(dut, replace(legal(op), with_imm=1, imm=7).encode(), 2, 5, bus=True)
+        assert (got["err"], got["opcode"], got["with_imm"]) == (BUS, 0, 0), got
 
 
 @cocotb.test()
 async def test_dirty(dut):
     """Ignored bits change nothing; se, fence_mode and ce are decoded; fence_mode 2 and 3 do not fence."""
     rng = random.Random(cocotb.RANDOM_SEED)
+    plain_little, shifted = knobs(dut)
     for _ in range(2000):
-        version = rng.choice((1, 2))
+        version, op = rng.choice((1, 2)), rng.choice(BUILT)
         length = rng.getrandbits(31)
-        w = Wqe(
-            version,
-            rng.randrange(1 << (14 if version == 1 else 18)),
-            msg_len=length,
-            r_len=length,
-            l_len=length,
+        names, size = OPERANDS.get(op, ((), 0))
+        values = [rng.getrandbits(8 * size) for _ in names]
+        order = "little" if plain_little and op in (CAS64, FA64) else "big"
+        index = rng.randrange(1 << (14 if version == 1 else 18))
+        w = replace(
+            legal(op, version, index, shifted, length),
             rkey=rng.getrandbits(32),
             lkey=rng.getrandbits(32),
             raddr=rng.getrandbits(64),
@@ -230,24 +353,27 @@ async def test_dirty(dut):
             ce=rng.getrandbits(1),
             se=rng.getrandbits(1),
             fence=rng.getrandbits(2),
+            tail=b"".join(value.to_bytes(size, order) for value in values),
         )
         clean = await decode(dut, w.encode(), version, w.index)
         soiled = await decode(dut, replace(w, dirt=dirt(rng)).encode(), version, w.index)
         assert clean == soiled, f"{w}: clean {clean}, dirty {soiled}"
         want = {
-            "opcode": WRITE,
+            "opcode": op,
             "ce": w.ce,
             "se": w.se,
             "with_imm": 0,
             "fence": int(w.fence == 1),
             "imm": 0,
-            "len": length,
+            "len": moved(op, length),
             "raddr": w.raddr,
             "rkey": w.rkey,
             "laddr": w.laddr,
             "lkey": w.lkey,
             "idx": w.index,
             "err": OK,
+            **dict.fromkeys(("swap_add", "compare", "swap_mask", "compare_mask"), 0),
+            **{name: value for name, value in zip(names, values, strict=True) if name},
         }
         assert clean == want, f"{w}: {clean}"
 
@@ -256,38 +382,40 @@ async def test_dirty(dut):
 async def test_random_against_rules(dut):
     """Random WQEs, right and wrong in every field, have the error code of the golden rules."""
     rng = random.Random(cocotb.RANDOM_SEED)
+    plain_little, shifted = knobs(dut)
+    params = replace(golden.DEFAULT_PARAMS, shifted_remote_len=shifted)
     seen: set[int] = set()
     for version in (1, 2):
         words, indices, buses = [], [], []
         for _ in range(3000):
             length = rng.choice((0, 8, 16, 64, 0x80000000, 0x80000001, rng.getrandbits(32)))
-            op = rng.choice((WRITE, WRITE, WRITE, READ, 0, rng.choice(list(ATOMICS)), rng.getrandbits(8)))
-            w = Wqe(
-                version,
-                rng.randrange(1 << 14),
-                op,
-                2,
-                length,
-                length,
-                length,
+            op = rng.choice((WRITE, READ, rng.choice(list(ATOMICS)), SEND, rng.getrandbits(8)))
+            w = replace(
+                legal(op, version, rng.randrange(1 << 14), shifted and rng.random() < 0.8, length),
                 with_imm=int(rng.random() < 0.1),
-                in_line=int((op in ATOMICS) ^ (rng.random() < 0.1)),
                 bus=rng.random() < 0.05,
                 dirt=dirt(rng),
             )
-            if op in ATOMICS and rng.random() < 0.5:
-                ds, message, size = ATOMICS[op]
-                w = replace(w, ds=ds, msg_len=message, r_len=size, l_len=size)
-            change = rng.choice(
-                ({}, {}, {"r_len": length ^ 4}, {"l_len": length ^ 4}, {"ds": rng.randrange(8)})
+            changes = (
+                {},
+                {},
+                {"r_len": w.r_len ^ 4},
+                {"l_len": w.l_len ^ 4},
+                {"ds": rng.randrange(8)},
+                {"in_line": 1 - w.in_line},
+                {"msg_len": w.msg_len ^ 8},
+                {"msg_len": length, "r_len": length, "l_len": length},
             )
-            w = replace(w, **change, id_error=rng.choice((0, 0, 0, 8)))
+            w = replace(w, **rng.choice(changes), id_error=rng.choice((0, 0, 0, 8)))
             words.append(w.encode())
             indices.append(w.index)
             buses.append(w.bus)
         slots = np.zeros((len(words), fmt.WQE_BYTES), np.uint8)
-        slots[:, :64] = [np.frombuffer(word.to_bytes(64, "little"), np.uint8) for word in words]
-        want = rules.wqe_check(fmt.unpack(slots, version), np.array(indices), version, np.array(buses))
+        slots[:, :80] = [np.frombuffer(word.to_bytes(80, "little"), np.uint8) for word in words]
+        rows = fmt.unpack(slots, version, plain_little)
+        want = rules.wqe_check(
+            rows, np.array(indices), version, np.array(buses), supported=BUILT, params=params
+        )
         for word, index, bus, code in zip(words, indices, buses, want, strict=True):
             got = (await decode(dut, word, version, index, bus))["err"]
             assert got == code, f"V{version} index {index} {word:#x}: {got:#x}, golden {int(code):#x}"

@@ -40,6 +40,7 @@ module completion_bench
     input  logic [  3:0] fail_slot_i,
     input  logic [  7:0] fail_code_i,
     input  logic         nak_valid_i,
+    input  logic         rsp_valid_i,
     input  logic         entry_valid_i,
     input  logic [  5:0] entry_qpi_i,
     input  logic [  3:0] entry_slot_i,
@@ -81,10 +82,10 @@ module completion_bench
 );
   ctx_wr_t           ctx;
   qp_err_evt_t       drain, comp_err, event_err;
-  qp_err_evt_t [2:0] fails;
+  qp_err_evt_t [3:0] fails;
   qp_idx_t           db, retire;
   qp_pos_t           una;
-  qp_fail_t          tx_fail, nak_fail;
+  qp_fail_t          tx_fail, nak_fail, data_fail;
   req_entry_t        entry_new, entry;
   logic              rec_en, entry_en, failed, cqe_room, cqe_valid, arm_valid, arm_solicit, timeout_valid;
   logic              done_valid, done_solicit, done_err, drain_comp, drain_cqe, cnt_overrun, cnt_bus;
@@ -95,7 +96,7 @@ module completion_bench
   cq_t               arm_cqn, timeout_cqn, done_cqn;
   logic [NumCq-1:0]  overrun;
   logic [NumQp-1:0]  stop, unused_dead;
-  psn_t              unused_last;
+  req_mark_t         unused_mark;
   async_evt_t        async_evt;
   wr_req_t           req;
   wr_beat_t          beat;
@@ -125,21 +126,24 @@ module completion_bench
   end
   assign drain    = '{valid: drain_valid_i, qpi: drain_qpi_i};
   assign db       = '{valid: db_valid_i, qpi: db_qpi_i, idx: db_idx_i};
-  assign una      = '{valid: una_valid_i, qpi: una_qpi_i, idx: una_idx_i, psn: '0};
+  assign una      = '{valid: una_valid_i, qpi: una_qpi_i, idx: una_idx_i, psn: '0, rd: '0};
+  assign data_fail = '{valid: rsp_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
   assign tx_fail  = '{valid: fail_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
   assign nak_fail = '{valid: nak_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
   assign fails[0] = '{valid: tx_fail.valid, qpi: tx_fail.qpi};
   assign fails[1] = '{valid: nak_fail.valid, qpi: nak_fail.qpi};
-  assign fails[2] = '0;
+  assign fails[2] = '{valid: data_fail.valid, qpi: data_fail.qpi};
+  assign fails[3] = '0;
 
   req_table i_table (
       .clk_i,
       .wr_en_i(entry_valid_i), .wr_qpi_i(entry_qpi_i), .wr_slot_i(entry_slot_i), .wr_entry_i(entry_new),
       .rd_en_i(entry_en), .rd_qpi_i(entry_qpi), .rd_slot_i(entry_slot), .rd_entry_o(entry),
-      .last_en_i(1'b0), .last_qpi_i('0), .last_slot_i('0), .last_o(unused_last)
+      .mark_en_i(1'b0), .mark_qpi_i('0), .mark_slot_i('0), .mark_o(unused_mark)
   );
   req_fail i_fail (
-      .clk_i, .rst_ni, .ctx_i(ctx), .tx_i(tx_fail), .gather_i('0), .nak_i(nak_fail), .stop_o(stop),
+      .clk_i, .rst_ni, .ctx_i(ctx), .tx_i(tx_fail), .gather_i('0), .nak_i(nak_fail), .data_i(data_fail),
+      .stop_o(stop),
       .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
   );
   comp_eng i_dut (
