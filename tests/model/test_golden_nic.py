@@ -247,7 +247,9 @@ def test_cq_doorbells() -> None:
 ERRORS: list[tuple[str, dict[str, Any], int]] = [
     ("wqe_id", {"wqe_id": 8 * 9}, 0xAB),
     ("opcode", {"msg_opcode": 99}, 0xAB),
-    ("READ is not built yet", {"msg_opcode": 2}, 0xAB),
+    ("SEND is not built yet", {"msg_opcode": 0, "ds_data_num": 1}, 0xAB),
+    ("ds_data_num of a READ", {"msg_opcode": 2, "ds_data_num": 3}, 0xAB),
+    ("WRITE as an atomic", {"msg_opcode": 27, "ds_data_num": 3}, 0xAB),
     ("immediate", {"with_imm": 1}, 0xAB),
     ("in_line", {"in_line": 1}, 0xAB),
     ("ds_data_num", {"ds_data_num": 3}, 0xAB),

@@ -107,11 +107,12 @@ def may_start(
 
     unacked: PSNs of the QP that are not acknowledged. psns: of the WQE (`psn_count`, 1 for an atomic).
     rd_outstanding: READs and atomics of the QP whose results are not all in memory: as many as max_rd_atomic
-    hold back another one, and any holds back a WQE with fence_mode 1. The PSN window is left only by a WQE
-    that is alone; a WRITE looks at it packet by packet, which for its start means one PSN.
+    hold back another one (0 holds nothing back: `wqe_check` refuses), and any holds back a WQE with
+    fence_mode 1. The PSN window is left only by a WQE that is alone; a WRITE looks at it packet by packet,
+    which for its start means one PSN.
     """
     op, held = np.asarray(msg_opcode), as_i64(rd_outstanding)
     asks = np.where(NEEDS_RESPONSE[op], as_i64(psns), 1)
     room = (as_i64(unacked) == 0) | (as_i64(unacked) + asks < window)
     fenced = (np.asarray(fence_mode) == 1) & (held > 0)
-    return np.asarray(room & ~fenced & (~NEEDS_RESPONSE[op] | (held < as_i64(max_rd_atomic))))
+    return np.asarray(room & ~fenced & (~NEEDS_RESPONSE[op] | (held < np.maximum(as_i64(max_rd_atomic), 1))))

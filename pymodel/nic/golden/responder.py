@@ -1,0 +1,257 @@
+"""Responder half of a golden NIC: requests, the table of READs and atomics, answers (nic.md 5, wire.md 5)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from pymodel.formats.packet import ATOMIC_BTH, Bth, Syndrome
+from pymodel.nic import rules
+from pymodel.nic.context import QpState
+from pymodel.nic.golden.core import NAKS, PSN_MASK, Core, Entry, Packet, Qp, psn_ahead
+from pymodel.nic.params import AsyncKind, Cnt
+from pymodel.platform import UnmappedError
+
+_NAK_TX: Final = dict(zip(NAKS, (Cnt.NAK_SEQ_TX, Cnt.NAK_INV_TX, Cnt.NAK_ACC_TX, Cnt.NAK_OP_TX), strict=True))
+_WRITE_STARTS: Final = (Bth.WRITE_FIRST, Bth.WRITE_ONLY)
+_WRITE_ENDS: Final = (Bth.WRITE_LAST, Bth.WRITE_ONLY)
+
+
+class Responder(Core):
+    """Executes the requests of the peers' QPs."""
+
+    # ------------------------------------------------------------------ requests
+    def _request(self, qp: Qp, packet: Packet) -> None:
+        """One request to this QP."""
+        place = rules.psn_class(packet.psn, qp.epsn)
+        if place == rules.PsnClass.BEHIND:
+            self.count(Cnt.DUPLICATE)
+            # a READ or atomic would be answered from memory or from a saved result: not without loss
+            if not rules.TAKES_ENTRY[packet.bth]:
+                self._ack(qp, qp.epsn - 1)
+        elif place == rules.PsnClass.AHEAD:
+            self.count(Cnt.PSN_AHEAD)
+            if not qp.nak_sent:
+                qp.nak_sent = True
+                self._nak(qp, qp.epsn, Syndrome.NAK_SEQ)
+        else:
+            self.count(Cnt.RX_PACKET)
+            qp.nak_sent = False
+            fault = self._judge(qp, packet)
+            if fault is not rules.RequestFault.OK:
+                if fault is rules.RequestFault.TOO_MANY:
+                    self.count(Cnt.RD_TOO_MANY)
+                self._nak(qp, packet.psn, Syndrome(int(rules.FAULT_SYNDROME[fault])))
+            elif rules.TAKES_ENTRY[packet.bth]:
+                self._enter(qp, packet)
+            else:
+                self._write(qp, packet)
+
+    def _judge(self, qp: Qp, packet: Packet) -> rules.RequestFault:
+        """Checks at the expected PSN; a First or Only opens its message here, whatever becomes of it."""
+        context, bth, length = qp.context, packet.bth, len(packet.payload)
+        right = rules.Right(int(rules.REQUEST_RIGHT[bth]))
+        if bth in _WRITE_STARTS:
+            qp.va, qp.rkey, qp.dma_len, qp.received = packet.va, packet.rkey, packet.dma_len, 0
+        remaining = qp.dma_len - qp.received
+        if bth == Bth.READ_REQUEST:
+            remaining = packet.dma_len
+            access = self._access(packet.rkey, True, right, packet.va, packet.dma_len)
+        elif bth in ATOMIC_BTH:
+            access = self._access(packet.rkey, True, right, packet.va, int(rules.OPERAND_BYTES[bth]))
+        elif bth in _WRITE_STARTS:
+            access = self._access(qp.rkey, True, right, qp.va, qp.dma_len)
+        else:
+            # judged for the whole message at its start; only the key may be gone since
+            access = self._access(qp.rkey, True, right, qp.va, length)
+            if access is not rules.MrVerdict.KEY:
+                access = rules.MrVerdict.OK
+        rights = context.rem_write, context.rem_read, context.rem_atomic
+        full = len(qp.table) >= context.max_dest_rd_atomic
+        return _request_fault(
+            bth, qp.previous, length, context.mtu, remaining, rights, access, packet.va & 7, full
+        )
+
+    def _write(self, qp: Qp, packet: Packet) -> None:
+        """A WRITE packet that passed its checks.
+
+        It may overtake the memory reads of an earlier READ of its QP, but no earlier atomic: those are
+        executed first, and their answers wait for their turn.
+        """
+        for entry in list(qp.table):
+            if entry.bth != Bth.READ_REQUEST and entry.orig is None and not self._execute(qp, entry):
+                return
+        at, length = qp.va + qp.received, len(packet.payload)
+        if length:
+            try:
+                self.memory.nic_write(at, packet.payload)
+            except UnmappedError:
+                self.count(Cnt.BUS_INBOUND)
+                self._nak(qp, packet.psn, Syndrome.NAK_REM_OP)
+                return
+        qp.received, qp.previous = qp.received + length, packet.bth
+        qp.epsn = (qp.epsn + 1) & PSN_MASK
+        if packet.bth in _WRITE_ENDS:
+            qp.msn = (qp.msn + 1) & PSN_MASK
+            self.on_executed(qp.qpn, packet.index)
+        if length:
+            self.on_write(at, length)
+        if packet.ack_req:
+            self._ack(qp, packet.psn)
+
+    def _enter(self, qp: Qp, packet: Packet) -> None:
+        """Accept a READ or atomic: it counts from here on."""
+        read = packet.bth == Bth.READ_REQUEST
+        length = packet.dma_len if read else int(rules.OPERAND_BYTES[packet.bth])
+        psns = int(rules.psn_count(length, qp.context.mtu)) if read else 1
+        qp.previous = packet.bth
+        qp.epsn = (qp.epsn + psns) & PSN_MASK
+        qp.msn = (qp.msn + 1) & PSN_MASK
+        if read:
+            self.count(Cnt.READ)
+        qp.table.append(
+            Entry(packet.bth, packet.psn, psns, packet.va, packet.rkey, length, qp.msn, packet.operands,
+                  packet.index)
+        )  # fmt: skip
+        self._wake(qp)
+
+    # ------------------------------------------------------------------ the table
+    def _serve(self, qp: Qp) -> int:
+        """The next response of the oldest READ or atomic; gives the cycles."""
+        entry = qp.table[0]
+        if entry.bth == Bth.READ_REQUEST:
+            packet = self._read_response(qp, entry)
+        else:
+            packet = self._atomic_ack(qp, entry)
+        if packet is None:
+            return 2
+        packet.msn = entry.msn
+        entry.answered += 1
+        if entry.answered == entry.psns:
+            qp.table.popleft()
+            self.on_executed(qp.qpn, entry.index)
+        self._emit(qp, packet)
+        self._release(qp)
+        return 2 + len(packet.payload) // self.params.data_bytes
+
+    def _read_response(self, qp: Qp, entry: Entry) -> Packet | None:
+        at = entry.answered * qp.context.mtu
+        length = min(entry.length - at, qp.context.mtu)
+        packet = self._packet(qp, _read_opcodes(entry.psns)[entry.answered], entry.psn + entry.answered)
+        access = self._access(entry.rkey, True, rules.Right.REM_READ, entry.va + at, length)
+        if access is not rules.MrVerdict.OK:
+            self._table_nak(qp, entry, Syndrome.NAK_ACCESS)
+            return None
+        try:
+            packet.payload = self.memory.nic_read(entry.va + at, length) if length else b""
+        except UnmappedError:
+            self.count(Cnt.BUS_GATHER)
+            self._table_nak(qp, entry, Syndrome.NAK_REM_OP)
+            return None
+        packet.syndrome = Syndrome.ACK if packet.bth != Bth.READ_MIDDLE else 0
+        return packet
+
+    def _atomic_ack(self, qp: Qp, entry: Entry) -> Packet | None:
+        if entry.orig is None and not self._execute(qp, entry):
+            return None
+        packet = self._packet(qp, Bth.ATOMIC_ACK, entry.psn)
+        packet.syndrome, packet.orig = Syndrome.ACK, entry.orig or 0
+        return packet
+
+    def _execute(self, qp: Qp, entry: Entry) -> bool:
+        """An atomic, as one step against everything else; False where it failed."""
+        size = entry.length
+        access = self._access(entry.rkey, True, rules.Right.REM_ATOMIC, entry.va, size)
+        if access is not rules.MrVerdict.OK:
+            self._table_nak(qp, entry, Syndrome.NAK_ACCESS)
+            return False
+        try:
+            old = int.from_bytes(self.memory.nic_read(entry.va, size), "little")
+            value, writes = rules.atomic(entry.bth, old, *entry.operands)
+            if writes:
+                self.memory.nic_write(entry.va, int(value).to_bytes(size, "little"))
+        except UnmappedError:
+            self.count(Cnt.BUS_ATOMIC)
+            self._table_nak(qp, entry, Syndrome.NAK_REM_OP)
+            return False
+        self.count(Cnt.ATOMIC)
+        entry.orig = old
+        if writes:
+            self.on_write(entry.va, size)
+        return True
+
+    def _table_nak(self, qp: Qp, entry: Entry, syndrome: Syndrome) -> None:
+        """The entry cannot be served: it and all that was accepted behind it go, answers included."""
+        while qp.table.pop() is not entry:
+            pass
+        qp.pending_nak = None
+        if qp.pending_ack is not None and psn_ahead(qp.pending_ack.psn, entry.psn):
+            qp.pending_ack = None
+        self._nak(qp, entry.psn + entry.answered, syndrome)
+
+    # ------------------------------------------------------------------ answers
+    def _ack(self, qp: Qp, psn: int) -> None:
+        """Answer with an ACK; the newest wins."""
+        packet = self._packet(qp, Bth.ACK, psn)
+        packet.syndrome, packet.msn = Syndrome.ACK, qp.msn
+        qp.pending_ack = packet
+        self._release(qp)
+
+    def _nak(self, qp: Qp, psn: int, syndrome: Syndrome) -> None:
+        """Answer with a NAK; all but NAK 0 end the QP."""
+        packet = self._packet(qp, Bth.ACK, psn)
+        packet.syndrome, packet.msn = syndrome, qp.msn
+        qp.pending_nak = packet
+        # it acknowledges what a waiting ACK would
+        if qp.pending_ack is not None and not psn_ahead(qp.pending_ack.psn, packet.psn):
+            qp.pending_ack = None
+        self._release(qp)
+        if syndrome is not Syndrome.NAK_SEQ and qp.state is QpState.RTS:
+            self._async(AsyncKind.QP_ERR, qp.qpn)
+            self._to_error(qp)
+
+    def _release(self, qp: Qp) -> None:
+        """Let waiting answers go that no READ or atomic stands before: responses leave in PSN order."""
+        head = qp.table[0].psn if qp.table else None
+        nak, ack = qp.pending_nak, qp.pending_ack
+        if nak is not None and (head is None or not psn_ahead(nak.psn, head)):
+            self._emit(qp, nak)
+            self.count(_NAK_TX[Syndrome(nak.syndrome)])
+            qp.pending_nak = nak = None
+        if ack is not None and nak is None and (head is None or psn_ahead(head, ack.psn)):
+            self._emit(qp, ack)
+            qp.pending_ack = None
+
+    def _emit(self, qp: Qp, packet: Packet) -> None:
+        self._responses[qp.qpn].append(packet)
+        self.count(Cnt.TX_RESPONSE)
+        self._wake(qp)
+
+
+# The rules work on arrays; asked for one item at a time they cost tens of microseconds, and traffic repeats.
+@lru_cache(maxsize=1 << 14)
+def _request_fault(
+    bth: int,
+    previous: int,
+    length: int,
+    mtu: int,
+    remaining: int,
+    rights: tuple[bool, bool, bool],
+    access: rules.MrVerdict,
+    low_va: int,
+    table_full: bool,
+) -> rules.RequestFault:
+    """`rules.request_fault` of one packet."""
+    return rules.RequestFault(
+        int(
+            rules.request_fault(
+                bth, previous, length, mtu, remaining, *rights, access, va=low_va, table_full=table_full
+            )
+        )
+    )
+
+
+@lru_cache(maxsize=1 << 8)
+def _read_opcodes(count: int) -> bytes:
+    """BTH opcode of each response of a READ that takes `count` of them."""
+    return rules.read_segment(count, 1).opcode.tobytes()
