@@ -86,7 +86,7 @@ def result_bytes(opcode: IntLike, old: IntLike) -> U8:
     """
     op, value = np.broadcast_arrays(np.asarray(opcode).astype(np.int64), as_u64(old))
     narrow = (OPERAND_BYTES[op] == 4)[..., None]
-    wide = np.ascontiguousarray(value).astype("<u8")[..., None].view(np.uint8)
+    wide = np.array(value, "<u8")[..., None].view(np.uint8)
     small = np.zeros_like(wide)
     small[..., :4] = wide[..., 3::-1]
     out: U8 = np.where(narrow, small, wide)
