@@ -21,7 +21,7 @@ import numpy as np
 from cocotb.triggers import FallingEdge, Timer
 
 from pymodel.formats import packet
-from tests.blocks.rx_driver import MAC, IP, Frame, aeth, reth
+from tests.blocks.rx_driver import IP, MAC, Frame, aeth, reth
 
 BENCH = {
     "top": "tx_bench",
@@ -298,9 +298,7 @@ async def test_every_packet(dut, knobs: tuple[float, float]) -> None:
 @cocotb.test()
 @cocotb.parametrize(opcode=[0x06, 0x07, 0x0D, 0x0B])
 async def test_every_length(dut, opcode: int) -> None:
-    """Headers of 40, 44, 56 and 60 bytes before each payload length up to four beats, back to back with packets
-    that have none.
-    """
+    """Headers of 40, 44, 56 and 60 bytes before each payload length up to four beats, empty ones between."""
     bench = Bench(dut)
     peers = [Peer() for _ in range(64)]
     await bench.start(peers)
@@ -346,7 +344,7 @@ async def test_rate_responses(dut) -> None:
 
 @cocotb.test()
 async def test_drain(dut) -> None:
-    """A reset waits for the QP's packets, READ responses and acknowledgements included, and for no other's."""
+    """A reset waits for the QP's packets, responses and acknowledgements included, and for no other's."""
     bench = Bench(dut)
     peers = [Peer() for _ in range(64)]
     await bench.start(peers)

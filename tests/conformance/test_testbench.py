@@ -148,7 +148,8 @@ async def test_words(dut, knobs: str) -> None:
     image = seeded().integers(0, 256, 4096, dtype=np.uint8)
     lib.store(0, SRC, image)
     lib.drain()
-    for n, (log, at) in enumerate([(log, at) for log in (2, 3) for at in range(64, 128, 1 << log)]):
+    words = [(size, at) for size in (2, 3) for at in range(64, 128, 1 << size)]
+    for n, (log, at) in enumerate(words):
         assert lib.mmio_write(0, DOORBELL + 8, log << 60 | SRC + at)
         image[at : at + (1 << log)] += 1
         await lib.cycles(600)

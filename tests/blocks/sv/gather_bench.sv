@@ -7,10 +7,13 @@ module gather_bench
     // QP 0..63: all RTS but for these
     input  logic [63:0]  qp_stopped_i,
     input  logic         qp_set_i,
+    input  logic         qp_reset_i,
     input  logic [5:0]   qp_set_qpi_i,
     input  logic         drain_valid_i,
     input  logic [5:0]   drain_qpi_i,
     output logic         drain_busy_o,
+    input  logic         mr_drain_i,
+    output logic         mr_drain_busy_o,
     // job
     input  logic         job_valid_i,
     output logic         job_ready_o,
@@ -19,12 +22,16 @@ module gather_bench
     input  logic [23:0]  job_psn_i,
     input  logic [63:0]  job_laddr_i,
     input  logic [12:0]  job_len_i,
+    input  logic         job_rsp_i,
+    input  logic [23:0]  job_msn_i,
     // packets
     output logic         pkt_valid_o,
     input  logic         pkt_ready_i,
     output logic [5:0]   pkt_qpi_o,
     output logic [23:0]  pkt_psn_o,
     output logic [12:0]  pkt_len_o,
+    output logic         pkt_rsp_o,
+    output logic [23:0]  pkt_msn_o,
     output logic         pay_valid_o,
     input  logic         pay_ready_i,
     output logic [511:0] pay_data_o,
@@ -32,6 +39,13 @@ module gather_bench
     output logic         gerr_valid_o,
     output logic [5:0]   gerr_qpi_o,
     output logic [3:0]   gerr_slot_o,
+    output logic         rerr_valid_o,
+    output logic [5:0]   rerr_qpi_o,
+    output logic [23:0]  rerr_psn_o,
+    output logic [23:0]  rerr_msn_o,
+    output logic         rsp_out_valid_o,
+    output logic [5:0]   rsp_out_qpi_o,
+    output logic [31:0]  bus_errs_o,
     // memory
     input  logic [15:0]  latency_i,
     input  logic [7:0]   stall_i,
@@ -59,34 +73,39 @@ module gather_bench
   logic [7:0]  arlen;
   logic [2:0]  arsize;
   logic [1:0]  arburst, rresp;
-  logic        arvalid, arready, rvalid, rready, rlast;
+  logic        arvalid, arready, rvalid, rready, rlast, bus_err;
   data_t       rdata;
 
   always_comb begin
-    ctx         = '0;
-    ctx.qp_set  = qp_set_i;
-    ctx.qpi     = qp_set_qpi_i;
-    drain       = '{valid: drain_valid_i, qpi: drain_qpi_i};
-    job         = '0;
-    job.qpi     = job_qpi_i;
-    job.slot    = job_slot_i;
-    job.psn     = job_psn_i;
-    job.laddr   = job_laddr_i;
-    job.pay_len = job_len_i;
+    ctx          = '0;
+    ctx.qp_set   = qp_set_i;
+    ctx.qp_reset = qp_reset_i;
+    ctx.qpi      = qp_set_qpi_i;
+    drain        = '{valid: drain_valid_i, qpi: drain_qpi_i};
+    job          = '0;
+    job.qpi      = job_qpi_i;
+    job.slot     = job_slot_i;
+    job.psn      = job_psn_i;
+    job.laddr    = job_laddr_i;
+    job.pay_len  = job_len_i;
+    job.is_rsp   = job_rsp_i;
+    job.msn      = job_msn_i;
   end
   assign pkt_qpi_o  = pkt.qpi;
   assign pkt_psn_o  = pkt.psn;
   assign pkt_len_o  = pkt.pay_len;
+  assign pkt_rsp_o  = pkt.is_rsp;
+  assign pkt_msn_o  = pkt.msn;
   assign pay_data_o = pay.data;
   assign pay_last_o = pay.last;
 
   gather i_dut (
       .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i(~qp_stopped_i), .drain_i(drain), .drain_busy_o,
-      .mr_drain_i('0), .mr_drain_busy_o(), .job_valid_i, .job_ready_o,
+      .mr_drain_i, .mr_drain_busy_o, .job_valid_i, .job_ready_o,
       .job_i(job), .req_valid_o(req_valid[1]), .req_ready_i(req_ready[1]), .req_o(req[1]),
       .beat_valid_i(beat_valid[1]), .beat_i(beat), .pkt_valid_o, .pkt_ready_i, .pkt_o(pkt),
-      .pay_valid_o, .pay_ready_i, .pay_o(pay), .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .rerr_valid_o(), .rerr_qpi_o(), .rerr_psn_o(),
-      .rerr_msn_o(), .rsp_out_valid_o(), .rsp_out_qpi_o(), .bus_err_o()
+      .pay_valid_o, .pay_ready_i, .pay_o(pay), .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .rerr_valid_o, .rerr_qpi_o, .rerr_psn_o,
+      .rerr_msn_o, .rsp_out_valid_o, .rsp_out_qpi_o, .bus_err_o(bus_err)
   );
   assign req_valid[0] = rival_i;
   assign req[0]       = '{addr: 64'h40, len: 8'd0, size: SizeBeat};
@@ -105,7 +124,12 @@ module gather_bench
   );
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) rival_beats_o <= '0;
-    else if (beat_valid[0]) rival_beats_o <= rival_beats_o + 1;
+    if (!rst_ni) begin
+      rival_beats_o <= '0;
+      bus_errs_o    <= '0;
+    end else begin
+      if (beat_valid[0]) rival_beats_o <= rival_beats_o + 1;
+      if (bus_err) bus_errs_o <= bus_errs_o + 1;
+    end
   end
 endmodule
