@@ -12,12 +12,17 @@ module scatter_bench
     // packet
     input  logic         move_valid_i,
     input  logic         move_skip_i,
+    input  logic         move_result_i,
     input  logic [63:0]  move_addr_i,
     input  logic [12:0]  move_len_i,
     input  logic [5:0]   move_off_i,
     input  logic [6:0]   move_beats_i,
     output logic [3:0]   move_count_o,
+    input  logic         lock_valid_i,
+    input  logic [63:0]  lock_addr_i,
+    output logic [31:0]  starts_o,
     output logic [31:0]  answers_o,
+    output logic [31:0]  result_answers_o,
     output logic [31:0]  bad_answers_o,
     // memory
     input  logic [15:0]  latency_i,
@@ -43,6 +48,8 @@ module scatter_bench
   beats_t       freed;
   logic [1:0]   req_valid, req_ready, beat_valid, beat_ready, b_valid;
   logic         any_b;
+  logic         result_b;
+  logic [1:0]   start;
   axi_id_e      b_id;
   wr_req_t      req[2];
   wr_beat_t     beat[2];
@@ -57,7 +64,7 @@ module scatter_bench
   logic         rival_data_q;
 
   assign move = '{
-      skip: move_skip_i, result: 1'b0, src_beats: move_beats_i, src_off: move_off_i, dst_off: move_addr_i[5:0],
+      skip: move_skip_i, result: move_result_i, src_beats: move_beats_i, src_off: move_off_i, dst_off: move_addr_i[5:0],
       dst_beat: move_addr_i[11:6], len: move_len_i
   };
   ram_sdp #(.T(data_t), .Depth(512)) i_buffer (
@@ -66,7 +73,7 @@ module scatter_bench
   );
   scatter #(.Depth(512), .Commands(8)) i_dut (
       .clk_i, .rst_ni, .move_valid_i, .move_addr_i, .move_i(move), .count_o(move_count_o),
-      .lock_valid_i(1'b0), .lock_addr_i('0), .start_o(),
+      .lock_valid_i, .lock_addr_i(lock_addr_i[63:3]), .start_o(start),
       .rd_en_o(rd_en), .rd_addr_o(rd_addr), .rd_data_i(rd_data), .release_o(freed),
       .req_valid_o(req_valid[0]), .req_ready_i(req_ready[0]), .req_o(req[0]),
       .beat_valid_o(beat_valid[0]), .beat_ready_i(beat_ready[0]), .beat_o(beat[0])
@@ -86,7 +93,8 @@ module scatter_bench
       .m_axi_wvalid(wvalid), .m_axi_wready(wready), .m_axi_bid(bid), .m_axi_bresp(bresp), .m_axi_bvalid(bvalid),
       .m_axi_bready(bready)
   );
-  assign b_valid = {any_b && b_id == IdCqe, any_b && b_id == IdInbound};
+  assign b_valid  = {any_b && b_id == IdCqe, any_b && b_id == IdInbound};
+  assign result_b = any_b && b_id == IdResult;
   axi_ram_model i_mem (
       .clk_i, .rst_ni, .latency_i, .stall_i, .seed_i, .poke_i, .poke_beat_i, .poke_data_i, .peek_beat_i, .peek_data_o,
       .fault_i, .fault_beat_i, .reads_o(), .most_reads_o(), .writes_o,
@@ -98,21 +106,26 @@ module scatter_bench
   logic [31:0] open_q;
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      released_o      <= '0;
-      answers_o       <= '0;
-      bad_answers_o   <= '0;
-      rival_answers_o <= '0;
-      rival_data_q    <= 1'b0;
-      open_q          <= '0;
-      most_open_o     <= '0;
+      released_o       <= '0;
+      starts_o         <= '0;
+      answers_o        <= '0;
+      result_answers_o <= '0;
+      bad_answers_o    <= '0;
+      rival_answers_o  <= '0;
+      rival_data_q     <= 1'b0;
+      open_q           <= '0;
+      most_open_o      <= '0;
     end else begin
       released_o <= released_o + 32'(freed);
+      starts_o   <= starts_o + 32'(start);
       if (b_valid[0]) answers_o <= answers_o + 1;
-      if (b_valid[0] && b_err) bad_answers_o <= bad_answers_o + 1;
+      if (result_b) result_answers_o <= result_answers_o + 1;
+      if ((b_valid[0] || result_b) && b_err) bad_answers_o <= bad_answers_o + 1;
+      assert (!any_b || b_valid != '0 || result_b) else $error("write response with ID %0d", b_id);
       if (b_valid[1]) rival_answers_o <= rival_answers_o + 1;
       if (req_valid[1] && req_ready[1]) rival_data_q <= 1'b1;
       else if (beat_ready[1]) rival_data_q <= 1'b0;
-      open_q <= open_q + 32'(req_valid[0] && req_ready[0]) - 32'(b_valid[0]);
+      open_q <= open_q + 32'(req_valid[0] && req_ready[0]) - 32'(b_valid[0] || result_b);
       if (open_q > most_open_o) most_open_o <= open_q;
     end
   end
