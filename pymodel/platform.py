@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from pymodel.device.wr import Operands
     from pymodel.runner import Task
 
 Bytes: TypeAlias = "bytes | bytearray | memoryview | NDArray[np.uint8]"
@@ -182,14 +183,20 @@ class PostInfo:
     opcode: str
     """``WRITE``, ``READ`` or ``ATOMIC``."""
     length: int
+    """Bytes moved: 8 or 4 for atomics."""
     local: int
     remote: int
     time: int
+    msg_opcode: int = 0
+    """The WQE's own opcode."""
+    operands: Operands | None = None
+    """Of atomics."""
 
     def __str__(self) -> str:
+        way = {"WRITE": "->", "READ": "<-"}.get(self.opcode, "<->")
         return (
             f"{self.opcode} {self.index} of PE {self.pe} to PE {self.peer}, QP {self.qp}"
-            f" ({self.length} bytes, {self.local:#x} -> {self.remote:#x}, posted at {self.time})"
+            f" ({self.length} bytes, {self.local:#x} {way} {self.remote:#x}, posted at {self.time})"
         )
 
 
@@ -221,13 +228,16 @@ class Observer:
         """The drain before a post failed with ``status``: the WQE was silently not posted."""
 
     def polled(self, pe: int, peer: int, qp: int, target: int, tail: int, status: int) -> None:
-        """poll_cq consumed up to ``tail`` (32-bit); it was to reach ``target``."""
+        """poll_cq has found everything before WQE ``tail`` (32-bit) complete; it was to reach ``target``."""
 
     def quieted(self, pe: int, peer: int, qp: int, target: int, tail: int, status: int) -> None:
         """A quiet returned (its status is discarded by the API)."""
 
+    def fetched(self, pe: int, peer: int, qp: int, index: int, value: int) -> None:
+        """A synchronous atomic (WQE ``index``) gave its caller ``value``."""
+
     def executed(self, pe: int, peer: int, qp: int, index: int) -> None:
-        """The last byte of the WRITE with SQ index ``index`` (NIC width) stands in ``peer``'s memory.
+        """What the WRITE or atomic with SQ index ``index`` (NIC width) does stands in ``peer``'s memory.
 
         Only platforms that know it call this: the golden NICs.
         """

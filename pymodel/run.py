@@ -14,12 +14,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe, QpState
-from pymodel.formats.cqe import CqeError
-from pymodel.host.table import Fabric, FabricConfig
+from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
+from pymodel.device.queues import QpState, code_text
+from pymodel.generation import Generation
+from pymodel.host.config import FabricConfig
+from pymodel.host.table import Fabric
 from pymodel.model import SCHEDULES, ModelBackend, Schedule
-from pymodel.platform import Observer
-from pymodel.runner import Backend, Core
+from pymodel.platform import Observer, PostInfo
+from pymodel.run_checks import CompletionCheck, CqeCheck
+from pymodel.runner import Backend, Core, Task
 from pymodel.sanitizer import RaceSanitizer
 
 Main: TypeAlias = "Callable[[Pe], Awaitable[Any]]"
@@ -48,6 +51,13 @@ class RunConfig:
     poll_limit: int | None = POLL_LIMIT
     hang_after: int = 2_000_000
     sanitize: bool = True
+    generation: int = 1
+    dirty_ub: bool = False
+    signal_write: bool = False
+
+    def options(self) -> DeviceOptions:
+        """The knobs of the device API in this run."""
+        return DeviceOptions(poll_limit=self.poll_limit, signal_write=self.signal_write)
 
     def fabric_config(self, program: Loaded | None = None) -> FabricConfig:
         """The fabric of this run: the program's own where it has one, else what the options say.
@@ -56,8 +66,16 @@ class RunConfig:
         """
         if program is not None and program.fabric is not None:
             return self._own_fabric(program.fabric)
+        generation = Generation(self.generation)
         if self.mixed:
-            return FabricConfig.mixed(self.pes, self.qps, self.seed, heap_bytes=self.heap_mib << 20)
+            return FabricConfig.mixed(
+                self.pes,
+                self.qps,
+                self.seed,
+                heap_bytes=self.heap_mib << 20,
+                generation=generation,
+                ub_fill="dirty" if self.dirty_ub else "zero",
+            )
         return FabricConfig(
             n_pes=self.pes,
             qps=self.qps,
@@ -66,6 +84,8 @@ class RunConfig:
             versions=(self.version,),
             mtus=(self.mtu,),
             sq_depths=(self.depth,),
+            generation=generation,
+            ub_fill="dirty" if self.dirty_ub else "zero",
         )
 
     def _own_fabric(self, fabric: Callable[[int, int], Any]) -> FabricConfig:
@@ -129,79 +149,24 @@ def load(path: str | Path) -> Loaded:
     return Loaded(main, getattr(module, "fabric", None))
 
 
-class CompletionCheck(Observer):
-    """Golden check of poll_cq on the model: what the CQ says is complete must be so.
-
-    A ring that was not filled with ones gives false completions (device page 2.3), which the driver cannot
-    see.
-    """
-
-    def __init__(self, fabric: Fabric, backend: ModelBackend) -> None:
-        self._fabric, self._backend = fabric, backend
-        self.findings: list[str] = []
-
-    def polled(self, pe: int, peer: int, qp: int, target: int, tail: int, status: int) -> None:
-        """Every WQE before ``tail`` must have retired."""
-        plan = self._fabric.qps[pe, peer, qp]
-        index = tail - 1 - plan.start_cq + plan.start_index
-        if not self._backend.nics[pe].completed(plan.qpn, index):
-            self.findings.append(
-                f"false completion: PE {pe} consumed the CQE of WQE {index & 0xFFFF_FFFF} to PE {peer},"
-                f" QP {qp}, at cycle {self._backend.now()}, but the NIC has not completed it"
-            )
-
-
-class CqeCheck(Observer):
-    """Every CQE that poll_cq consumed must name its QP and WQE, on every platform.
-
-    The driver of this generation only counts CQEs (device page 2.4 and 8.1 row 6), so it takes whatever the
-    owner bit lets through: a CQE that the NIC never wrote, a repeated or a foreign one.
-    """
-
-    def __init__(self, fabric: Fabric, qp: Callable[[int, int, int], QpState]) -> None:
-        self._fabric, self._qp = fabric, qp
-        self._tails: dict[tuple[int, int, int], int] = {}
-        self.findings: list[str] = []
-
-    def polled(self, pe: int, peer: int, qp: int, target: int, tail: int, status: int) -> None:
-        """The slots are still as the poll saw them: the CQ doorbell that frees them comes later."""
-        key = (pe, peer, qp)
-        plan = self._fabric.qps[key]
-        # at the first poll the driver's cell still says where an earlier run on the same fabric ended
-        index = self._tails[key] if key in self._tails else self._qp(pe, peer, qp).cq_tail
-        self._tails[key] = tail
-        if plan.ignore_overrun or index == tail:
-            return
-        ring, stride, mask = self._qp(pe, peer, qp).cq_bytes, plan.cq_stride, plan.cq_depth - 1
-        while index != tail:
-            at = (index & mask) * stride
-            qp_id = ring[at + 1] | (ring[at + 2] & 0x7F) << 8
-            wqe_index = (index - plan.start_cq + plan.start_index) << 3
-            if plan.version == 2:
-                wqe_id = int.from_bytes(ring[at + 24 : at + 28], "little") >> 12
-                good = qp_id == plan.qpn and wqe_id == wqe_index & 0xF_FFFF
-            else:
-                wqe_id = ring[at + 22] | ring[at + 23] << 8
-                good = qp_id == plan.qpn and wqe_id == wqe_index & 0xFFFF
-            if not good:
-                self.findings.append(
-                    f"wrong CQE: PE {pe} consumed CQE {index} from PE {peer}, QP {qp}, which names"
-                    f" QPN {qp_id} and WQE {wqe_id >> 3} instead of QPN {plan.qpn} and"
-                    f" WQE {(wqe_index >> 3) & 0xFFFF_FFFF}"
-                )
-            index = (index + 1) & 0xFFFF_FFFF
-
-
 @dataclass(slots=True)
 class RunResult:
     """Outcome of a run.
 
-    ``problems``: what makes it a failure, one line each; ``returns``: of main, per PE.
+    ``posts``: WQEs posted through the API, of which ``reads`` and ``atomics``; ``put_bytes`` and
+    ``get_bytes``: payload of WRITEs and READs. ``atomics_checked``: old values that the programs compared.
+    ``errors_provoked``: error CQEs that the programs had announced (`Pe.expect_errors`). ``problems``: what
+    makes it a failure, one line each; ``returns``: of main, per PE.
     """
 
     cycles: int
     posts: int
     put_bytes: int
+    get_bytes: int = 0
+    reads: int = 0
+    atomics: int = 0
+    atomics_checked: int = 0
+    errors_provoked: int = 0
     problems: list[str] = field(default_factory=list)
     returns: list[Any] = field(default_factory=list)
 
@@ -212,12 +177,15 @@ class RunResult:
 
 
 class _Tally(Observer):
-    def __init__(self) -> None:
-        self.posts = self.put_bytes = 0
+    """Posts by kind."""
 
-    def posted(self, post: Any, task: Any) -> None:
-        self.posts += 1
-        self.put_bytes += post.length
+    def __init__(self) -> None:
+        self.count = {"WRITE": 0, "READ": 0, "ATOMIC": 0}
+        self.bytes = {"WRITE": 0, "READ": 0, "ATOMIC": 0}
+
+    def posted(self, post: PostInfo, task: Task) -> None:
+        self.count[post.opcode] += 1
+        self.bytes[post.opcode] += post.length
 
 
 class Run:
@@ -263,31 +231,49 @@ class Run:
 
     def result(self) -> RunResult:
         """The verdict after the programs have ended (programs page, section 3): what must be 0 and is not."""
-        out = RunResult(self.backend.now(), self._tally.posts, self._tally.put_bytes)
+        count, size = self._tally.count, self._tally.bytes
+        out = RunResult(
+            self.backend.now(),
+            sum(count.values()),
+            size["WRITE"],
+            size["READ"],
+            count["READ"],
+            count["ATOMIC"],
+        )
         out.returns = [None if task is None else task.result for task in self.tasks]
+        out.atomics_checked = sum(pe.atomics_checked for pe in self.pes)
         for pe in self.pes:
             for qp in pe.qps():
                 where = f"PE {pe.rank} to PE {qp.peer}, QP {qp.qp_idx} (QPN {qp.wqn})"
-                if qp.dropped:
-                    out.problems.append(f"{where}: {qp.dropped} posts dropped silently")
-                if qp.timeouts:
-                    out.problems.append(f"{where}: poll_cq timed out {qp.timeouts} times")
-                for index, code in qp.errors:
-                    out.problems.append(f"{where}: WQE {index} completed with error {_error(code)}")
+                out.errors_provoked += sum(code in qp.provoked for _, code in qp.errors)
+                out.problems += [f"{where}: {problem}" for problem in _problems(qp)]
         out.problems += self._cqes.findings
         if self.sanitizer is not None:
             for post in self.sanitizer.open_posts():
-                out.problems.append(f"missing quiet: PE {post.pe} ended without a quiet after {post}")
+                if not self.pes[post.pe].qp(post.peer, post.qp).provoked:
+                    out.problems.append(f"missing quiet: PE {post.pe} ended without a quiet after {post}")
         return out
+
+
+def _problems(qp: QpState) -> list[str]:
+    """What is wrong with a QP at the end of a run, one line each."""
+    out = []
+    if qp.dropped and not qp.provoked:
+        out.append(f"{qp.dropped} posts dropped silently")
+    if qp.deferred:
+        out.append(f"{qp.deferred} requests deferred and never submitted")
+    if qp.timeouts:
+        out.append(f"poll_cq timed out {qp.timeouts} times")
+    for index, code in qp.errors:
+        if code not in qp.provoked:
+            out.append(f"WQE {index} completed with error {code_text(code)}")
+    if qp.provoked and not qp.errors:
+        out.append(f"none of the errors announced came: {', '.join(map(code_text, sorted(qp.provoked)))}")
+    return out
 
 
 async def _call(main: Main, pe: Pe) -> Any:
     return await main(pe)
-
-
-def _error(code: int) -> str:
-    names = {int(error): error.name for error in CqeError}
-    return f"{code:#04x} ({names[code]})" if code in names else f"{code:#04x}"
 
 
 class _Executions(Observer):
@@ -361,7 +347,7 @@ def run_on_model(config: RunConfig, program: Loaded | None = None) -> RunResult:
         loaded.main,
         config.schedule,
         seed=config.seed,
-        options=DeviceOptions(poll_limit=config.poll_limit),
+        options=config.options(),
         sanitize=config.sanitize,
         hang_after=config.hang_after,
     )

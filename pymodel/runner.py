@@ -82,6 +82,7 @@ class Hooks:
         self.dropped = [o.dropped for o in observers if _overrides(o, "dropped")]
         self.polled = [o.polled for o in observers if _overrides(o, "polled")]
         self.quieted = [o.quieted for o in observers if _overrides(o, "quieted")]
+        self.fetched = [o.fetched for o in observers if _overrides(o, "fetched")]
         self.executed = [o.executed for o in observers if _overrides(o, "executed")]
         self.finished = [o.finished for o in observers if _overrides(o, "finished")]
 

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymodel.device import xscale
-from pymodel.host.table import HEAP_SYNC_BYTES, QP_INFO_ADDR, CqContext, QueueInfo, SqContext
+from pymodel.device import roce, sync, xscale
+from pymodel.device.atomics import Atomics
+from pymodel.device.driver import driver_of
+from pymodel.device.queues import QpState
+from pymodel.device.sync import SignalOp, Team
+from pymodel.device.ub import UB_BYTES, LocalTensor, RdmaConfig, Words, scratch_words
+from pymodel.host.config import HEAP_SYNC_BYTES
+from pymodel.host.queue_info import QP_INFO_ADDR, QueueInfo
 from pymodel.platform import Bytes, PostInfo, Program, Watch, join, now, sleep, spawn, store, wait
 
 if TYPE_CHECKING:
@@ -19,103 +25,40 @@ if TYPE_CHECKING:
     from pymodel.runner import Core, Task
 
 
-POLL_LIMIT = 300_000_000_000
-"""Tries of poll_cq per CQE in the original, G1 (device page 4.2)."""
+POLL_LIMIT = 300_000_000 * 1000
+"""Tries of poll_cq per CQE in the original; from G2 on the product has 32 bits (device page 4.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
     """Knobs of the device API.
 
-    ``poll_limit``: tries of poll_cq per CQE (None: for ever; the original: 3.0e11 iterations, device page
+    ``poll_limit``: tries of poll_cq per CQE, before G2 and G3 cut it to 32 bits (None: for ever; device page
     4.2). ``poll_period``: NIC cycles per try while asleep (programs page, section 1). ``poll_batch``: CQEs
-    after which a sleeping poll_cq wakes at the latest; 1 gives exact tries per CQE.
+    after which a sleeping poll_cq wakes at the latest; 1 gives exact tries per CQE. ``signal_write``: a
+    signal is a 4-byte WRITE instead of an atomic set (programs page, section 7). ``debug``: the assertions
+    of debug builds of G3 raise `DeviceAbort` (device page 4.1, 4.4).
     """
 
     poll_limit: int | None = POLL_LIMIT
     poll_period: int = 64
     poll_batch: int = 1 << 22
-
-
-class QpState:
-    """The queues of one (peer, qp_idx) as the device code sees them: contexts from the table, cells, rings.
-
-    Memory views are live. ``dropped``, ``drains``, ``timeouts`` and ``errors`` are for tests and reports
-    only; the API itself never looks at them.
-    """
-
-    __slots__ = (
-        "_cq_tail", "_sq_head", "_sq_tail", "cq_addr", "cq_bytes", "cq_db_addr", "cq_depth", "cq_log",
-        "cq_tail_addr", "cqe_size", "cqn", "depth", "drains", "dropped", "dw0_written", "dw3_written",
-        "errors", "owner", "peer", "polls", "posts", "qp_idx", "quiets", "rkey", "slot_words", "sq_addr",
-        "sq_db_addr", "sq_head_addr", "sq_tail_addr", "sq_words", "timeouts", "version", "wqe_size", "wqn",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        view: Callable[[int, int], NDArray[np.uint8]],
-        peer: int,
-        qp_idx: int,
-        sq: SqContext,
-        cq: CqContext,
-        rkey: int,
-        version: int,
-    ) -> None:
-        self.peer, self.qp_idx, self.version, self.rkey = peer, qp_idx, version, rkey
-        self.depth, self.wqe_size, self.wqn = sq.depth, sq.wqe_size, sq.wqn
-        self.sq_addr, self.sq_db_addr = sq.buf_addr, sq.db_addr
-        self.sq_head_addr, self.sq_tail_addr = sq.head_addr, sq.tail_addr
-        self.cqn, self.cq_depth, self.cqe_size = cq.cqn, cq.depth, cq.cqe_size
-        self.cq_addr, self.cq_db_addr, self.cq_tail_addr = cq.buf_addr, cq.db_addr, cq.tail_addr
-        self.cq_log = max(cq.depth.bit_length() - 1, 0)
-        self.slot_words = sq.wqe_size // 4
-        self.dw0_written = xscale._DW0_WRITTEN[version]
-        self.dw3_written = xscale._DW3_WRITTEN[version]
-        self.posts = self.polls = self.quiets = self.dropped = self.timeouts = 0
-        self.drains: list[int] = []
-        self.errors: list[tuple[int, int]] = []
-        self.owner: Task | None = None
-        if sq.depth:
-            # plain memory views: an element costs a quarter of what numpy takes for it
-            self.sq_words = view(sq.buf_addr, sq.depth * sq.wqe_size).data.cast("I")
-            self.cq_bytes = view(cq.buf_addr, cq.depth * cq.cqe_size).data
-            self._sq_head = view(sq.head_addr, 4).data.cast("I")
-            self._sq_tail = view(sq.tail_addr, 4).data.cast("I")
-            self._cq_tail = view(cq.tail_addr, 4).data.cast("I")
-
-    @property
-    def sq_head(self) -> int:
-        """Head cell: 32-bit index of the next WQE."""
-        return self._sq_head[0]
-
-    @property
-    def sq_tail(self) -> int:
-        """SQ tail cell, which nobody writes in G1."""
-        return self._sq_tail[0]
-
-    @property
-    def cq_tail(self) -> int:
-        """CQ tail cell: 32-bit index of the next CQE to look at."""
-        return self._cq_tail[0]
-
-    def cqe(self, index: int) -> tuple[bool, int]:
-        """(valid, error_code) of CQE ``index`` by the owner rule (device page 2.3), without consuming it.
-
-        Right for the CQE of a WQE only while fewer than depth CQEs came after it.
-        """
-        base = (index & (self.cq_depth - 1)) * self.cqe_size
-        return self.cq_bytes[base + 31] >> 7 == index >> self.cq_log & 1, self.cq_bytes[base]
+    signal_write: bool = False
+    debug: bool = False
 
 
 class Pe:
     """One processing element. Its methods apply to its own memory and NIC only.
 
     Attributes: ``rank``, ``n_pes``, ``qp_num`` (QPs per peer), ``heap_base``, ``heap_size``, ``rng`` (a
-    generator of its own, from the run seed), ``seed``.
+    generator of its own, from the run seed), ``seed``; ``ub``, the core's UB, ``rdma_config``, scratch and
+    event of calls that bring none; ``atomic``, the atomics; ``team_world``; ``driver``, that of the PE's
+    generation.
     """
 
     def __init__(self, fabric: Fabric, rank: int, core: Core, options: DeviceOptions | None = None) -> None:
         self.fabric, self.rank, self.core = fabric, rank, core
+        self.driver = driver_of(fabric.pes[rank].generation)
         self.options = options or DeviceOptions()
         self.n_pes = fabric.n_pes
         self.seed = fabric.config.seed
@@ -126,15 +69,30 @@ class Pe:
         self._qps: dict[tuple[int, int], QpState] = {}
         self.last_post: PostInfo | None = None
         # The tables come from device memory, as in the original, not from the builder's objects.
-        self._info = QueueInfo.read(self._view, QP_INFO_ADDR, self.n_pes)
+        self._info = QueueInfo.read(self.view, QP_INFO_ADDR, self.n_pes, self.driver.generation)
         self.qp_num = self._info.qp_num
         self.lkey = self._info.keys(rank)[0]
+        dirty = fabric.config.ub_fill == "dirty"
+        dirt = random.Random(f"UB {rank} {self.seed}")
+        self.ub = bytearray(dirt.randbytes(UB_BYTES) if dirty else UB_BYTES)
+        self.rdma_config = RdmaConfig()
+        self.atomic = Atomics(self)
+        self.atomics_checked = 0
+        """Old values of atomics that the program compared with what they must be; it adds to this itself."""
+        self.team_world = Team(0, 0, 1, self.n_pes)
+        self._teams = 1
 
     def __repr__(self) -> str:
         return f"PE {self.rank} of {self.n_pes}"
 
-    def _view(self, addr: int, length: int) -> NDArray[np.uint8]:
+    def view(self, addr: int, length: int) -> NDArray[np.uint8]:
+        """Read-only live view, uint8[length], of own memory, as the driver takes it: no read to observers."""
         return self.core.backend.memory(self.rank, addr, length)
+
+    @property
+    def words(self) -> Words:
+        """Scratch words of calls that bring none."""
+        return scratch_words(self.rdma_config.aclshmem_ub, self.driver.staged)
 
     # ------------------------------------------------------------------ memory
     def alloc(self, nbytes: int, align: int = 64) -> int:
@@ -157,7 +115,7 @@ class Pe:
         """
         for read in self.core.hooks.read:
             read(self.rank, addr, length, self.core.current)
-        return self._view(addr, length)
+        return self.view(addr, length)
 
     async def store(self, addr: int, data: Bytes) -> None:
         """Write ``data`` to own memory."""
@@ -178,7 +136,7 @@ class Pe:
 
         The one way to read memory that a peer may be writing: the read synchronises with the writer.
         """
-        view = self._view(addr, length)
+        view = self.view(addr, length)
         deadline = None if timeout is None else await now() + timeout
         return await wait(
             (Watch(addr, length, hits),),
@@ -208,10 +166,10 @@ class Pe:
                 raise IndexError(f"PE {peer} of {self.n_pes}")
             if not 0 <= qp_idx < self.qp_num:
                 raise IndexError(f"QP {qp_idx} of {self.qp_num} per peer")
-            sq, cq = self._info.contexts(self._view, peer, qp_idx)
+            sq, cq = self._info.contexts(self.view, peer, qp_idx)
             rkey = self._info.keys(peer)[1]
             version = self.fabric.version(self.rank, peer, qp_idx)
-            state = QpState(self._view, peer, qp_idx, sq, cq, rkey, version)
+            state = QpState(self.view, peer, qp_idx, sq, cq, rkey, version, self.driver.by_id)
             self._qps[(peer, qp_idx)] = state
         return state
 
@@ -232,19 +190,61 @@ class Pe:
 
     async def put_nbi(self, dst: int, src: int, nbytes: int, peer: int, qp_idx: int = 0) -> None:
         """`aclshmemx_roce_qp_put` of bytes: start a put of local ``src`` to symmetric ``dst`` on ``peer``."""
-        await xscale.aclshmemi_roce_write(self, self.ptr(dst, peer), src, peer, qp_idx, nbytes)
+        await roce.aclshmemx_roce_qp_put(self, dst, src, None, nbytes, peer, qp_idx)
+
+    async def get_nbi(self, dst: int, src: int, nbytes: int, peer: int, qp_idx: int = 0) -> None:
+        """`aclshmemx_roce_qp_get` of bytes: start a get of symmetric ``src`` on ``peer`` to local ``dst``."""
+        await roce.aclshmemx_roce_qp_get(self, dst, src, None, nbytes, peer, qp_idx)
 
     async def quiet(self, peer: int, qp_idx: int | None = None) -> None:
         """`aclshmemx_roce_quiet`, or of one QP: wait until everything posted to ``peer`` is complete."""
         if qp_idx is None:
-            await xscale.aclshmemx_roce_quiet(self, peer)
+            await roce.aclshmemx_roce_quiet(self, peer)
         else:
-            await xscale.aclshmemi_roce_quiet(self, peer, qp_idx)
+            await roce.aclshmemx_roce_qp_quiet(self, peer, qp_idx)
 
     async def quiet_all(self) -> None:
         """Quiet every QP that the program has used."""
         for qp in self.qps():
-            await xscale.aclshmemi_roce_quiet(self, qp.peer, qp.qp_idx)
+            await xscale.quiet(self, qp, self.words)
+
+    async def signal_set(self, sig_addr: int, signal: int, peer: int) -> None:
+        """`aclshmemx_signal_op` SET: the 4-byte word at ``sig_addr`` on ``peer`` becomes ``signal``."""
+        await sync.aclshmemx_signal_op(self, sig_addr, signal, SignalOp.SET, peer)
+
+    def team_split_strided(self, start: int, stride: int, size: int) -> Team:
+        """A team of PEs ``start``, ``start + stride``, ...: collective, all PEs make teams in the same order.
+
+        Raises ValueError for members that do not exist, and when there are no sync pools left.
+        """
+        team = Team(self._teams, start, stride, size)
+        if team.pe(size - 1) >= self.n_pes:
+            raise ValueError(f"team of {size} from PE {start}, stride {stride}: there are {self.n_pes} PEs")
+        self._teams += 1
+        return team
+
+    async def barrier(self, team: Team) -> None:
+        """`aclshmemx_roce_barrier`."""
+        await sync.aclshmemx_roce_barrier(self, team)
+
+    async def barrier_all(self) -> None:
+        """`aclshmemx_roce_barrier_all`: everything put before has arrived, and all PEs have come here."""
+        await sync.aclshmemx_roce_barrier_all(self)
+
+    async def sync_all(self) -> None:
+        """`aclshmemx_roce_sync_all`: all PEs have come here; says nothing about puts."""
+        await sync.aclshmemx_roce_sync_all(self)
+
+    def local_tensor(self, offset: int, nbytes: int) -> LocalTensor:
+        """``nbytes`` bytes of the UB from ``offset`` on, as scratch or batch buffer of a call."""
+        return LocalTensor(offset, nbytes)
+
+    def expect_errors(self, peer: int, qp_idx: int, *codes: int) -> None:
+        """The program means to get CQEs with these error codes on a QP: they are no problems of the run.
+
+        A run in which none comes is one. Posts that the driver drops there afterwards are expected too.
+        """
+        self.qp(peer, qp_idx).provoked |= frozenset(codes)
 
     # ------------------------------------------------------------------ tasks and time
     async def spawn(self, program: Program, name: str = "") -> Task:
@@ -269,11 +269,4 @@ class Pe:
         post = self.last_post
         if post is None:
             return "none"
-        qp = self.qp(post.peer, post.qp)
-        ahead = post.index - qp.cq_tail & xscale.U32
-        if ahead >= 1 << 31:
-            state = "its CQE was consumed"
-        else:
-            valid, code = qp.cqe(post.index)
-            state = "no CQE yet" if not valid else "CQE good" if code == 0 else f"CQE with error {code:#04x}"
-        return f"{post}: {state}"
+        return f"{post}: {self.qp(post.peer, post.qp).state_of(post.index)}"

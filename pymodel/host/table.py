@@ -2,153 +2,38 @@
 
 One `Fabric` serves the golden NICs and the RTL alike: it says which regions a PE's memory has, what stands
 in them before the programs start, which BAR writes bring the NIC up, and what the device API reads. Layout
-of the device tables: device page 7.2 (G1); heap layout: programs page 2; contexts: NIC page 2.
+of the device tables: `pymodel.host.queue_info`; heap layout: programs page 2; contexts: NIC page 2.
 """
 
 from __future__ import annotations
 
 import random
-import struct
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymodel.generation import Generation
+from pymodel.host.config import HEAP_SYNC_BYTES as HEAP_SYNC_BYTES
+from pymodel.host.config import FabricConfig as FabricConfig
+from pymodel.host.queue_info import CQ_IGNORE_OVERRUN, CqContext, QueueInfo, SqContext, mr_entry
+from pymodel.host.queue_info import QP_INFO_ADDR as QP_INFO_ADDR
 from pymodel.nic import context as nic
-from pymodel.nic.params import DEFAULT_PARAMS, Csr, Params
+from pymodel.nic.params import Csr
 
-QP_INFO_ADDR: Final = 0x17FF_BE00_0000
-"""Queue-information block in device memory (programs page, section 7)."""
-HEAP_SYNC_BYTES: Final = 1 << 20
-"""Sync and signal area at the start of the heap (programs page, section 2); `Pe.alloc` starts behind it."""
-MAX_HEAP_BYTES: Final = 1 << 36
-"""Of one PE; far below the windows that heaps are placed in."""
 AMO_BYTES_PER_RANK: Final = 128 * 8
 """Bytes of the atomic result buffer per rank (device page 7.3)."""
+AMO_ALIGN: Final = {Generation.G1: 512, Generation.G2: 4096, Generation.G3: 4096}
+"""Alignment of that buffer and of its size (device page 7.3)."""
+SW_DB: Final = 1
+"""db_mode that hosts with split doorbells set in every queue (device page 3.3); XSCALE never looks at it."""
 WQE_BYTES: Final = 128
 CELL_BYTES: Final = 8
 START_WRAPS: Final = (1 << 13, 1 << 14, 1 << 17, 1 << 18, 1 << 23, 1 << 32)
 """Indices at which a counter wraps: wqe_id V1, next_pid V1, wqe_id V2, next_pid V2, next_cid, 32-bit head."""
 
 _U32 = 0xFFFF_FFFF
-_INFO = struct.Struct("<I4x5Q")
-_WQ = struct.Struct("<I4xQIIQQi4xQI4xQI4x")
-_CQ = struct.Struct("<I4xQIIQQi4xQ")
-_MR = struct.Struct("<QQII")
-
-
-@dataclass(frozen=True, slots=True)
-class SqContext:
-    """WQ entry of the device table, 80 bytes (device page 7.2)."""
-
-    wqn: int = 0
-    buf_addr: int = 0
-    wqe_size: int = 0
-    depth: int = 0
-    head_addr: int = 0
-    tail_addr: int = 0
-    db_mode: int = 0
-    db_addr: int = 0
-    sl: int = 0
-    amo_addr: int = 0
-    amo_lkey: int = 0
-
-    SIZE = _WQ.size
-
-    def pack(self) -> bytes:
-        """80 bytes, little-endian."""
-        return _WQ.pack(
-            self.wqn, self.buf_addr, self.wqe_size, self.depth, self.head_addr, self.tail_addr, self.db_mode,
-            self.db_addr, self.sl, self.amo_addr, self.amo_lkey,
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> SqContext:
-        """Take 80 bytes apart."""
-        return cls(*_WQ.unpack(raw))
-
-
-@dataclass(frozen=True, slots=True)
-class CqContext:
-    """CQ entry of the device table, 56 bytes (device page 7.2)."""
-
-    cqn: int = 0
-    buf_addr: int = 0
-    cqe_size: int = 0
-    depth: int = 0
-    head_addr: int = 0
-    tail_addr: int = 0
-    db_mode: int = 0
-    db_addr: int = 0
-
-    SIZE = _CQ.size
-
-    def pack(self) -> bytes:
-        """56 bytes, little-endian."""
-        return _CQ.pack(
-            self.cqn, self.buf_addr, self.cqe_size, self.depth, self.head_addr, self.tail_addr, self.db_mode,
-            self.db_addr,
-        )  # fmt: skip
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> CqContext:
-        """Take 56 bytes apart."""
-        return cls(*_CQ.unpack(raw))
-
-
-View = Callable[[int, int], NDArray[np.uint8]]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    """Head of the queue-information block, 48 bytes, and access to the tables behind it (device page 7.2)."""
-
-    qp_num: int
-    sq_ptr: int
-    rq_ptr: int
-    scq_ptr: int
-    rcq_ptr: int
-    mr_ptr: int
-    mrs: tuple[tuple[int, int], ...] = ()
-
-    SIZE = _INFO.size
-
-    @classmethod
-    def layout(cls, addr: int, n_pes: int, qp_num: int) -> QueueInfo:
-        """Pointers of a block at ``addr``: head, sq, rq, scq, rcq and mr tables; G1's for ``qp_num`` 1."""
-        sq = addr + cls.SIZE
-        rq = sq + SqContext.SIZE * n_pes * qp_num
-        scq = rq + SqContext.SIZE * n_pes * qp_num
-        rcq = scq + CqContext.SIZE * n_pes * qp_num
-        return cls(qp_num, sq, rq, scq, rcq, rcq + CqContext.SIZE * n_pes * qp_num)
-
-    def total(self, addr: int, n_pes: int) -> int:
-        """Bytes of the whole block."""
-        return self.mr_ptr + _MR.size * n_pes - addr
-
-    def pack(self) -> bytes:
-        """The 48-byte head."""
-        return _INFO.pack(self.qp_num, self.sq_ptr, self.rq_ptr, self.scq_ptr, self.rcq_ptr, self.mr_ptr)
-
-    @classmethod
-    def read(cls, view: View, addr: int, n_pes: int) -> QueueInfo:
-        """Read head and keys from device memory."""
-        head = cls(*_INFO.unpack(view(addr, cls.SIZE).tobytes()))
-        raw = view(head.mr_ptr, _MR.size * n_pes).tobytes()
-        return replace(head, mrs=tuple((lkey, rkey) for _, _, lkey, rkey in _MR.iter_unpack(raw)))
-
-    def contexts(self, view: View, peer: int, qp_idx: int) -> tuple[SqContext, CqContext]:
-        """SQ and CQ context of (peer, qp_idx); entry peer * qp_num + qp_idx (device page 4.1)."""
-        entry = peer * self.qp_num + qp_idx
-        sq = view(self.sq_ptr + entry * SqContext.SIZE, SqContext.SIZE).tobytes()
-        cq = view(self.scq_ptr + entry * CqContext.SIZE, CqContext.SIZE).tobytes()
-        return SqContext.unpack(sq), CqContext.unpack(cq)
-
-    def keys(self, pe: int) -> tuple[int, int]:
-        """(lkey, rkey) of PE ``pe``'s entry; the lkey means something in the own entry only."""
-        return self.mrs[pe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +87,10 @@ class QpPlan:
     rem_write: bool = True
     rem_read: bool = True
     rem_atomic: bool = True
+    max_rd_atomic: int = 16
+    """READs and atomics outstanding as requester."""
+    max_dest_rd_atomic: int = 16
+    """READs and atomics held as responder."""
     ignore_overrun: bool = False
     sq_base: int = 0
     cq_base: int = 0
@@ -231,6 +120,7 @@ class PePlan:
     amo_base: int
     amo_size: int
     amo_lkey: int
+    generation: Generation = Generation.G1
     regions: list[Region] = field(default_factory=list)
     contents: list[tuple[int, NDArray[np.uint8]]] = field(default_factory=list)
     qps: list[QpPlan] = field(default_factory=list)
@@ -238,75 +128,6 @@ class PePlan:
     cq_contexts: dict[int, nic.CqContext] = field(default_factory=dict)
     qp_contexts: dict[int, nic.QpContext] = field(default_factory=dict)
     bringup: list[BarOp] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class FabricConfig:
-    """What to build. A sequence offers choices; each QP (MTU: each pair) draws one with the seed.
-
-    ``start``: free-running indices and PSNs start at 0 ("zero"), close before a wrap ("wraps") or anywhere
-    ("random"). ``cq_factors``: CQ depth over SQ depth. ``cq_fill``: content of the CQ rings; 0xFF stands
-    for "owner bits so that no slot is valid" (device page 2.3), 0x00 is the negative test of device page
-    8.1 row 7. ``sq_fill``: "dirty" leaves random bytes in the SQ slots (device page 1.6). ``overrides``:
-    fields of single QPs by (pe, peer, qp_idx). Raises ValueError for what no NIC accepts.
-    """
-
-    n_pes: int = 2
-    qps: int = 1
-    seed: int = 0
-    heap_bytes: int = 16 << 20
-    versions: Sequence[int] = (2,)
-    mtus: Sequence[int] = (4096,)
-    sq_depths: Sequence[int] = (64,)
-    cq_factors: Sequence[int] = (1,)
-    strides: Sequence[int] = (64,)
-    sls: Sequence[int] = (4,)
-    start: Literal["zero", "wraps", "random"] = "zero"
-    sq_fill: Literal["zero", "dirty"] = "zero"
-    cq_fill: int = 0xFF
-    high_addresses: bool = False
-    cq_wait: int = 0
-    overrides: Mapping[tuple[int, int, int], Mapping[str, Any]] = field(default_factory=dict)
-    params: Params = DEFAULT_PARAMS
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.n_pes <= 16:
-            raise ValueError(f"{self.n_pes} PEs: a fabric has 1 to 16")
-        if self.qps < 1:
-            raise ValueError(f"{self.qps} QPs per peer: at least 1")
-        if self.qps * (self.n_pes - 1) > self.params.num_qp:
-            raise ValueError(
-                f"{self.qps} QPs to each of {self.n_pes - 1} peers: a NIC has {self.params.num_qp} QPs"
-            )
-        if self.heap_bytes < 2 * HEAP_SYNC_BYTES or self.heap_bytes % 4096:
-            raise ValueError(
-                f"heap of {self.heap_bytes} bytes: at least {2 * HEAP_SYNC_BYTES}, whole 4 KiB pages"
-            )
-        if self.heap_bytes > MAX_HEAP_BYTES:
-            raise ValueError(f"heap of {self.heap_bytes} bytes: at most {MAX_HEAP_BYTES}")
-        if self.cq_fill not in (0x00, 0xFF):
-            raise ValueError(f"CQ fill {self.cq_fill:#x}: 0x00 or 0xff")
-
-    @classmethod
-    def mixed(cls, n_pes: int, qps: int, seed: int, **changes: Any) -> FabricConfig:
-        """A random fabric.
-
-        Both versions, every MTU, ring depths 16 to 128, both strides, indices near wraps.
-        """
-        mixed = cls(
-            n_pes=n_pes,
-            qps=qps,
-            seed=seed,
-            versions=(1, 2),
-            mtus=(256, 512, 1024, 2048, 4096),
-            sq_depths=(16, 32, 64, 128),
-            cq_factors=(1, 2, 4),
-            strides=(32, 64),
-            sls=tuple(range(8)),
-            start="wraps",
-            sq_fill="dirty",
-        )
-        return replace(mixed, **changes)
 
 
 class _Places:
@@ -399,6 +220,7 @@ class Fabric:
                 sq_psn=psn,
                 sl=rng.choice(list(config.sls)),
                 start_cq=start,
+                ignore_overrun=config.ignore_overrun,
             )
             changes = dict(config.overrides.get(key, {}))
             if "start_index" in changes:
@@ -434,8 +256,10 @@ class Fabric:
             heaps = _Places(rng, 1 << 36, 1 << 44)
         queues = _Places(rng, 1 << 45, 1 << 46)
         heap = heaps.take(config.heap_bytes, 2 << 20)
-        amo_size = -(-AMO_BYTES_PER_RANK * config.n_pes // 512) * 512
-        amo = queues.take(amo_size, 512)
+        generation = config.generation_of(rank)
+        align = AMO_ALIGN[generation]
+        amo_size = -(-AMO_BYTES_PER_RANK * config.n_pes // align) * align
+        amo = queues.take(amo_size, align)
         heap_index, amo_index = rng.sample(range(config.params.num_mr), 2)
         tags = rng.sample(range(256), 4)
         heap_mr = nic.MrContext(heap, config.heap_bytes, ltag=tags[0], rtag=tags[1])
@@ -453,6 +277,7 @@ class Fabric:
             amo_base=amo,
             amo_size=amo_size,
             amo_lkey=amo_mr.lkey(amo_index),
+            generation=generation,
             mrs={heap_index: heap_mr, amo_index: amo_mr},
         )
         pe.regions += [Region("heap", heap, config.heap_bytes), Region("atomic results", amo, amo_size)]
@@ -488,24 +313,23 @@ class Fabric:
             words[0] = words[2] = placed.start_index
             words[4] = words[6] = placed.start_cq
             pe.contents.append((cells, cell))
-        info = QueueInfo.layout(QP_INFO_ADDR, config.n_pes, config.qps)
+        info = QueueInfo.layout(QP_INFO_ADDR, config.n_pes, config.qps, generation)
         size = -(-info.total(QP_INFO_ADDR, config.n_pes) // 64) * 64
         pe.regions.append(Region("queue information", QP_INFO_ADDR, size))
         self.pes.append(pe)
 
     def _device_tables(self, pe: PePlan) -> None:
         """Fill the queue-information block as the transport manager does (device page 7.3)."""
-        config = self.config
-        info = QueueInfo.layout(QP_INFO_ADDR, config.n_pes, config.qps)
+        config, generation = self.config, pe.generation
+        info = QueueInfo.layout(QP_INFO_ADDR, config.n_pes, config.qps, generation)
         block = bytearray(info.total(QP_INFO_ADDR, config.n_pes))
+        db_mode = 0 if generation is Generation.G1 else SW_DB
 
         def put(addr: int, data: bytes) -> None:
             block[addr - QP_INFO_ADDR : addr - QP_INFO_ADDR + len(data)] = data
 
         put(QP_INFO_ADDR, info.pack())
-        amo_lkey = pe.amo_lkey
         for plan in pe.qps:
-            entry = plan.peer * config.qps + plan.qp_idx
             amo = pe.amo_base + plan.peer * AMO_BYTES_PER_RANK
             sq = SqContext(
                 wqn=plan.qpn,
@@ -514,10 +338,11 @@ class Fabric:
                 depth=plan.sq_depth,
                 head_addr=plan.sq_head_addr,
                 tail_addr=plan.sq_tail_addr,
+                db_mode=db_mode,
                 db_addr=config.params.db_address(plan.qpn, config.params.db_sq),
                 sl=plan.sl,
                 amo_addr=amo,
-                amo_lkey=amo_lkey,
+                amo_lkey=pe.amo_lkey,
             )
             cq = CqContext(
                 cqn=plan.cqn,
@@ -526,15 +351,16 @@ class Fabric:
                 depth=plan.cq_depth,
                 head_addr=plan.cq_head_addr,
                 tail_addr=plan.cq_tail_addr,
+                db_mode=db_mode,
                 db_addr=config.params.db_address(plan.qpn, config.params.db_cq),
+                cq_attr_flags=CQ_IGNORE_OVERRUN if plan.ignore_overrun else 0,
             )
-            put(info.sq_ptr + entry * SqContext.SIZE, sq.pack())
-            put(info.rq_ptr + entry * SqContext.SIZE, SqContext(amo_addr=amo, amo_lkey=amo_lkey).pack())
-            put(info.scq_ptr + entry * CqContext.SIZE, cq.pack())
+            sq_entry, rq_entry, cq_entry = info.entry(plan.peer, plan.qp_idx)
+            put(sq_entry, sq.pack(generation))
+            put(rq_entry, SqContext(amo_addr=amo, amo_lkey=pe.amo_lkey).pack(generation))
+            put(cq_entry, cq.pack(generation))
         for other in self.pes:
-            # size and address stay 0, as the exchanged memory key is all zero; only keys are usable
-            lkey = pe.heap_lkey if other is pe else 0
-            put(info.mr_ptr + other.rank * _MR.size, _MR.pack(0, 0, lkey, other.heap_rkey))
+            put(info.mr_addr(other.rank), mr_entry(pe.heap_lkey if other is pe else 0, other.heap_rkey))
         pe.contents.append((QP_INFO_ADDR, np.frombuffer(bytes(block), np.uint8)))
 
     # ------------------------------------------------------------------ bringing a NIC up
@@ -547,7 +373,8 @@ class Fabric:
             mtu_code=plan.mtu.bit_length() - 8, sl=plan.sl, rem_write=plan.rem_write, rem_read=plan.rem_read,
             rem_atomic=plan.rem_atomic, tc=plan.tc, ttl=plan.ttl, udp_sport=plan.udp_sport,
             retry_cnt=plan.retry_cnt, rnr_retry=plan.rnr_retry, timer=plan.timer, sq_psn=plan.sq_psn,
-            rq_psn=plan.rq_psn, sq_start_index=plan.start_index,
+            rq_psn=plan.rq_psn, sq_start_index=plan.start_index, max_rd_atomic=plan.max_rd_atomic,
+            max_dest_rd_atomic=plan.max_dest_rd_atomic,
         )  # fmt: skip
         cq = nic.CqContext(plan.cq_base, plan.cq_depth, plan.cq_stride, plan.ignore_overrun, plan.start_cq)
         return qp, cq
@@ -581,7 +408,8 @@ def _cq_ring(plan: QpPlan, fill: int) -> NDArray[np.uint8]:
 
     0xFF: no slot is valid. For a start index in mid-ring that takes the owner bits of a ring that was in
     use: the slots behind the start were written in the present lap, the others in the one before (device
-    page 2.3).
+    page 2.3). An ignore_overrun CQ judges slot 0 by the wqe_id that stands in it (2.6), so there the owner
+    bit is the one that the all-ones wqe_id does not have: plain 0xFF would look like an error CQE.
     """
     ring = np.full((plan.cq_depth, plan.cq_stride), fill, np.uint8)
     if fill:
@@ -590,5 +418,8 @@ def _cq_ring(plan: QpPlan, fill: int) -> NDArray[np.uint8]:
         phase = plan.start_cq >> log & 1
         owner = np.full(plan.cq_depth, 1 - phase, np.uint8)
         owner[:first] = phase
+        if plan.ignore_overrun:
+            last = 0x1FFF if plan.version == 1 else 0x1_FFFF
+            owner[:] = 1 - (last >> log & 1)
         ring[:, 31] = 0x7F | owner << 7
     return ring.reshape(-1)

@@ -440,8 +440,8 @@ def test_names_that_programmers_know() -> None:
         if pe.rank:
             return
         await pe.store(src, bytes(range(40)))
-        await aclshmemx_roce_put_nbi(pe, dst, src, 2, 1, elem_bytes=4)
-        await aclshmemx_roce_qp_put(pe, dst + 8, src + 8, 8, 1, 1)
+        await aclshmemx_roce_put_nbi(pe, dst, src, None, 2, 1, dtype=np.uint32)
+        await aclshmemx_roce_qp_put(pe, dst + 8, src + 8, None, 8, 1, 1)
         await aclshmemi_roce_write(pe, pe.ptr(dst + 16, 1), src + 16, 1, 1, 8)
         await pe.put_nbi(dst + 24, src + 24, 8, 1, 0)
         await aclshmemi_roce_post_send(pe, SendWr(src + 32, pe.ptr(dst + 32, 1), 8), 1, 0)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymodel.host.table import QP_INFO_ADDR, CqContext, Fabric, FabricConfig, QueueInfo, SqContext
+from pymodel.generation import Generation
+from pymodel.host.queue_info import QP_INFO_ADDR, CqContext, QueueInfo, SqContext
+from pymodel.host.table import Fabric, FabricConfig
 from pymodel.model import BringUpError, ModelBackend
 
 
@@ -26,11 +28,12 @@ def _info(fabric: Fabric, rank: int) -> np.ndarray[Any, Any]:
 
 def test_sizes_of_generation_g1() -> None:
     """Device page 7.2: 48, 80, 56, 24 bytes; R = 2 takes 640 bytes; tables at 48, 48+80R, 48+160R, ..."""
-    assert (QueueInfo.SIZE, SqContext.SIZE, CqContext.SIZE) == (48, 80, 56)
-    info = QueueInfo.layout(0, 2, 1)
+    g1 = Generation.G1
+    assert (QueueInfo.SIZE, SqContext.size(g1), CqContext.size(g1)) == (48, 80, 56)
+    info = QueueInfo.layout(0, 2, 1, g1)
     assert info.total(0, 2) == 640
     for pes in (2, 7, 16):
-        info = QueueInfo.layout(1000, pes, 1)
+        info = QueueInfo.layout(1000, pes, 1, g1)
         got = [p - 1000 for p in (info.sq_ptr, info.rq_ptr, info.scq_ptr, info.rcq_ptr, info.mr_ptr)]
         assert got == [48, 48 + 80 * pes, 48 + 160 * pes, 48 + 216 * pes, 48 + 272 * pes]
 
@@ -74,8 +77,11 @@ def test_fields_stand_where_the_device_reads_them() -> None:
 
 def test_pack_and_unpack_are_inverse() -> None:
     """Entries read back as written."""
-    sq, cq = SqContext(*range(1, 12)), CqContext(*range(1, 9))
-    assert SqContext.unpack(sq.pack()) == sq and CqContext.unpack(cq.pack()) == cq
+    for generation, sq_fields, cq_fields in ((1, 11, 8), (2, 13, 9), (3, 14, 10)):
+        kind = Generation(generation)
+        sq, cq = SqContext(*range(1, 1 + sq_fields)), CqContext(*range(1, 1 + cq_fields))
+        assert SqContext.unpack(sq.pack(kind), kind) == sq
+        assert CqContext.unpack(cq.pack(kind), kind) == cq
 
 
 @pytest.mark.parametrize("seed", range(6))
