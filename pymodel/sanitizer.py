@@ -206,11 +206,10 @@ class RaceSanitizer(Observer):
         if not self.track_inbound:
             return None
         for other in self._inbound[peer].overlapping(low, high):
+            # what one QP brings becomes visible in its order
             same_qp = (other.post.pe, other.post.qp) == (post.pe, post.qp)
-            atomics = (other.post.opcode == "ATOMIC") + (post.opcode == "ATOMIC")
-            # of one QP, only a WRITE may overtake the execution of an atomic before it
-            ordered = same_qp and (other.post.opcode == "WRITE" or post.opcode == "ATOMIC")
-            if not ordered and atomics < 2:
+            atomics = other.post.opcode == post.opcode == "ATOMIC"
+            if not same_qp and not atomics:
                 self._race(peer, low, high, post, "meets the destination of", other, _UNDER_WAY)
         self._inbound[peer].add(span)
         return span
@@ -238,25 +237,19 @@ class RaceSanitizer(Observer):
             pending.popleft()
 
     def executed(self, pe: int, peer: int, qp: int, index: int) -> None:
-        """The put's bytes are in place, or the atomic has been done: what follows there is ordered behind it.
+        """What the put or atomic does there is done: what follows at the target is ordered behind it.
 
-        So is it behind every put before on that QP, but not behind an atomic before a put.
+        And behind everything that was posted before it on that QP (NIC page, section 5).
         """
         pending = self._pending.get((pe, peer, qp))
         # the NIC's index is the low part of the 32-bit one; V1 keeps 14 bits
         if not pending or all((use.post.index - index) & 0x3FFF for use in pending):
             return
-        kept = []
         while True:
             use = pending.popleft()
-            mine = (use.post.index - index) & 0x3FFF == 0
-            if mine or use.post.opcode == "WRITE" or use.over:
-                self._arrived(use)
-            else:
-                kept.append(use)
-            if mine:
-                break
-        pending.extendleft(reversed(kept))
+            self._arrived(use)
+            if (use.post.index - index) & 0x3FFF == 0:
+                return
 
     def _arrived(self, use: _Use) -> None:
         if use.remote is not None:

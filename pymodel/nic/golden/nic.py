@@ -53,7 +53,7 @@ class GoldenNic(Front, Requester, Responder, Completer):
     ``memory``: the PE's memory as the NIC's port reaches it. ``on_write(addr, length)``: called after each
     write. ``now()``: time in cycles, for time stamps and waiting. ``route(mac)``: the NIC with that MAC
     address. ``on_executed(qpn, index)``: the request ``index`` that the peer of QP ``qpn`` sent is executed:
-    a WRITE's last byte written, a READ's last byte read, an atomic done and answered.
+    a WRITE's last byte written, a READ's last byte read, an atomic done.
     """
 
     def __init__(

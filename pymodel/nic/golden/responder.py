@@ -129,7 +129,8 @@ class Responder(Core):
         entry.answered += 1
         if entry.answered == entry.psns:
             qp.table.popleft()
-            self.on_executed(qp.qpn, entry.index)
+            if entry.bth == Bth.READ_REQUEST:
+                self.on_executed(qp.qpn, entry.index)
         self._emit(qp, packet)
         self._release(qp)
         return 2 + len(packet.payload) // self.params.data_bytes
@@ -176,6 +177,7 @@ class Responder(Core):
             return False
         self.count(Cnt.ATOMIC)
         entry.orig = old
+        self.on_executed(qp.qpn, entry.index)
         if writes:
             self.on_write(entry.va, size)
         return True
