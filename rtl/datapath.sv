@@ -1,8 +1,8 @@
-// Data path of the NIC: gather and framer towards the link, receive checks, responder and scatter from it, and the memory
-// port that they share with fetch and completion. The receive side never waits for the transmit side: answers are kept
-// one per QP, responses leave to a requester that always takes them.
+// Data path of the NIC: gather and framer towards the link, receive checks, responder, scatter and the atomic unit from it,
+// and the memory port that they share with fetch and completion. The receive side never waits for the transmit side: an
+// answer and a table of READs and atomics are kept per QP, responses leave to a requester that always takes them.
 module datapath
-  import rnic_pkg::*, dp_pkg::*;
+  import rnic_pkg::*, dp_pkg::*, resp_pkg::*, atomic_pkg::*;
 (
     /// clock
     input  logic             clk_i,
@@ -40,6 +40,10 @@ module datapath
     output qp_t              gerr_qpi_o,
     /// its place in the outstanding-request table
     output slot_t            gerr_slot_o,
+    /// a READ or atomic was started, always taken
+    input  logic             expect_valid_i,
+    /// what it expects back
+    input  expect_t          expect_i,
     /// response that arrived
     output logic             rsp_valid_o,
     /// the response is taken
@@ -164,17 +168,16 @@ module datapath
 );
   /// beats of the receive buffer: seven packets of 4 KiB
   localparam int unsigned RxDepth = 512;
-  localparam int unsigned RspDepth = 8;
   localparam int unsigned MoveDepth = 8;
   /// packets in the responder's pipeline when the next one is let in
   localparam int unsigned Pipeline = 4;
 
   // ------------------------------------------------------------------ memory port
-  logic [1:0] rd_req_valid, rd_req_ready, rd_beat_valid;
-  logic [1:0] wr_req_valid, wr_req_ready, wr_beat_valid, wr_beat_ready;
-  rd_req_t    rd_req[2];
-  wr_req_t    wr_req[2];
-  wr_beat_t   wr_beat[2];
+  logic [2:0] rd_req_valid, rd_req_ready, rd_beat_valid;
+  logic [2:0] wr_req_valid, wr_req_ready, wr_beat_valid, wr_beat_ready;
+  rd_req_t    rd_req[3];
+  wr_req_t    wr_req[3];
+  wr_beat_t   wr_beat[3];
   rd_beat_t   rd_beat;
   logic       b_valid, b_err;
   axi_id_e    b_id;
@@ -194,13 +197,13 @@ module datapath
   assign cqe_b_valid_o    = b_valid && b_id == IdCqe;
   assign cqe_b_err_o      = b_err;
 
-  axi_rd_mux #(.Num(2), .Ids({IdGather, IdFetch})) i_rd_mux (
+  axi_rd_mux #(.Num(3), .Ids({IdAtomic, IdGather, IdFetch})) i_rd_mux (
       .clk_i, .rst_ni, .req_valid_i(rd_req_valid), .req_ready_o(rd_req_ready), .req_i(rd_req),
       .beat_valid_o(rd_beat_valid), .beat_o(rd_beat),
       .m_axi_arid, .m_axi_araddr, .m_axi_arlen, .m_axi_arsize, .m_axi_arburst, .m_axi_arvalid, .m_axi_arready,
       .m_axi_rid, .m_axi_rdata, .m_axi_rresp, .m_axi_rlast, .m_axi_rvalid, .m_axi_rready
   );
-  axi_wr_mux #(.Num(2)) i_wr_mux (
+  axi_wr_mux #(.Num(3)) i_wr_mux (
       .clk_i, .rst_ni, .req_valid_i(wr_req_valid), .req_ready_o(wr_req_ready), .req_i(wr_req),
       .beat_valid_i(wr_beat_valid), .beat_ready_o(wr_beat_ready), .beat_i(wr_beat),
       .b_valid_o(b_valid), .b_id_o(b_id), .b_err_o(b_err),
@@ -210,26 +213,40 @@ module datapath
   );
 
   // ------------------------------------------------------------------ towards the link
-  logic      pkt_valid, pkt_ready, pay_valid, pay_ready, ack_valid, ack_ready;
-  tx_job_t   pkt;
-  pay_beat_t pay;
-  ack_job_t  ack;
-  logic      mr_busy_gather, mr_busy_done, gather_err;
-  logic      busy_gather, busy_frame, busy_resp, busy_done, busy_ack;
-  cnt_inc_t  cnt_frame, cnt_parse, cnt_resp, cnt_done, cnt_ack;
-  logic [61:0] unused_rerr;  // no READ responses yet
+  logic        pkt_valid, pkt_ready, pay_valid, pay_ready, ack_valid, ack_ready;
+  tx_job_t     pkt;
+  pay_beat_t   pay;
+  ack_job_t    ack;
+  logic        mr_busy_gather, mr_busy_done, mr_busy_rsp, mr_busy_amo, gather_err;
+  logic        busy_gather, busy_frame, busy_resp, busy_done, busy_rsp, busy_engine, busy_amo;
+  cnt_inc_t    cnt_frame, cnt_parse, cnt_resp, cnt_done, cnt_rsp, cnt_engine, cnt_amo;
+  logic        rsp_job_valid, rsp_job_ready, job_valid, job_ready;
+  tx_job_t     rsp_job, job;
+  logic        rerr_valid, rsp_out_valid, read_out;
+  qp_t         rerr_qpi, rsp_out_qpi;
+  psn_t        rerr_psn;
+  logic [23:0] rerr_msn;
 
+  // requests and READ responses in turn
+  rr_merge #(.T(tx_job_t)) i_jobs (
+      .clk_i, .rst_ni, .a_valid_i(job_valid_i), .a_ready_o(job_ready_o), .a_i(job_i),
+      .b_valid_i(rsp_job_valid), .b_ready_o(rsp_job_ready), .b_i(rsp_job),
+      .out_valid_o(job_valid), .out_ready_i(job_ready), .out_o(job)
+  );
   gather i_gather (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_gather),
-      .mr_drain_i, .mr_drain_busy_o(mr_busy_gather), .job_valid_i, .job_ready_o, .job_i,
+      .mr_drain_i, .mr_drain_busy_o(mr_busy_gather), .job_valid_i(job_valid), .job_ready_o(job_ready),
+      .job_i(job),
       .req_valid_o(rd_req_valid[1]), .req_ready_i(rd_req_ready[1]), .req_o(rd_req[1]),
       .beat_valid_i(rd_beat_valid[1]), .beat_i(rd_beat),
       .pkt_valid_o(pkt_valid), .pkt_ready_i(pkt_ready), .pkt_o(pkt),
       .pay_valid_o(pay_valid), .pay_ready_i(pay_ready), .pay_o(pay),
-      .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .rerr_valid_o(unused_rerr[0]), .rerr_qpi_o(unused_rerr[6:1]),
-      .rerr_psn_o(unused_rerr[30:7]), .rerr_msn_o(unused_rerr[54:31]), .rsp_out_valid_o(unused_rerr[55]),
-      .rsp_out_qpi_o(unused_rerr[61:56]), .bus_err_o(gather_err)
+      .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .rerr_valid_o(rerr_valid), .rerr_qpi_o(rerr_qpi),
+      .rerr_psn_o(rerr_psn), .rerr_msn_o(rerr_msn), .rsp_out_valid_o(rsp_out_valid), .rsp_out_qpi_o(rsp_out_qpi),
+      .bus_err_o(gather_err)
   );
+  assign read_out = pkt_valid && pkt_ready && pkt.is_rsp && (pkt.bth == BthReadLast || pkt.bth == BthReadOnly);
+
   tx_frame i_frame (
       .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_frame), .mac_i, .ip_i,
       .pkt_valid_i(pkt_valid), .pkt_ready_o(pkt_ready), .pkt_i(pkt),
@@ -239,21 +256,23 @@ module datapath
   );
 
   // ------------------------------------------------------------------ from the link
-  logic                          hdr_valid, hdr_ready, buf_rd_en, room, rsp_valid, unused_rsp_ready;
-  rx_hdr_t                       hdr;
-  logic [$clog2(RxDepth)-1:0]    buf_rd_addr;
-  data_t                         buf_rd_data;
-  beats_t                        buf_release;
-  rsp_evt_t                      rsp;
-  logic                          move_valid, done_valid, done_room, answer_valid;
-  logic [63:0]                   move_addr;
-  realign_cmd_t                  move;
-  rx_done_t                      done;
-  ack_job_t                      answer;
-  logic [NumQp-1:0]              dead;
-  logic [$clog2(RspDepth+1)-1:0]  rsp_cnt;
+  logic                           hdr_valid, hdr_ready, buf_rd_en, room, rsp_valid, rsp_room, rsp_fail_valid;
+  rx_hdr_t                        hdr;
+  logic [$clog2(RxDepth)-1:0]     buf_rd_addr;
+  data_t                          buf_rd_data;
+  beats_t                         buf_release;
+  rsp_evt_t                       rsp;
+  logic [1:0]                     rsp_bursts, inbound_start;
+  logic                           move_valid, done_valid, done_room, entry_valid, due_valid, due_ready;
+  logic [63:0]                    move_addr;
+  realign_cmd_t                   move;
+  rx_done_t                       done;
+  resp_entry_t                    entry;
+  resp_due_t                      due;
+  qp_t                            rsp_fail_qpi, look_qpi;
+  logic [4:0]                     used;
+  logic [NumQp-1:0]               dead;
   logic [$clog2(MoveDepth+1)-1:0] move_cnt;
-  logic [1:0]                     unused_start;
 
   rx_parse #(.Depth(RxDepth)) i_parse (
       .clk_i, .rst_ni, .mac_i, .ip_i, .s_axis_tdata, .s_axis_tkeep, .s_axis_tlast, .s_axis_tvalid, .s_axis_tready,
@@ -261,35 +280,65 @@ module datapath
       .rd_en_i(buf_rd_en), .rd_addr_i(buf_rd_addr), .rd_data_o(buf_rd_data), .release_i(buf_release), .cnt_o(cnt_parse)
   );
 
-  assign room = done_room && rsp_cnt <= 4'(RspDepth - Pipeline) && move_cnt <= 4'(MoveDepth - Pipeline);
+  assign room = done_room && rsp_room && move_cnt <= 4'(MoveDepth - Pipeline);
   responder i_responder (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_resp), .dead_i(dead),
       .hdr_valid_i(hdr_valid), .hdr_ready_o(hdr_ready), .hdr_i(hdr), .room_i(room),
-      .rsp_valid_o(rsp_valid), .rsp_o(rsp), .move_valid_o(move_valid), .move_addr_o(move_addr), .move_o(move),
+      .expect_valid_i, .expect_i, .rsp_fail_valid_i(rsp_fail_valid), .rsp_fail_qpi_i(rsp_fail_qpi),
+      .look_qpi_o(look_qpi), .used_i(used), .entry_valid_o(entry_valid), .entry_o(entry),
+      .rsp_valid_o(rsp_valid), .rsp_o(rsp), .rsp_bursts_o(rsp_bursts),
+      .move_valid_o(move_valid), .move_addr_o(move_addr), .move_o(move),
       .done_valid_o(done_valid), .done_o(done), .cnt_o(cnt_resp)
   );
-  fifo #(.T(rsp_evt_t), .Depth(RspDepth)) i_rsp (
-      .clk_i, .rst_ni, .in_valid_i(rsp_valid), .in_ready_o(unused_rsp_ready), .in_data_i(rsp),
-      .out_valid_o(rsp_valid_o), .out_ready_i(rsp_ready_i), .out_data_o(rsp_o), .count_o(rsp_cnt)
+  rsp_order i_rsp (
+      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_rsp), .mr_drain_i, .mr_drain_busy_o(mr_busy_rsp),
+      .in_valid_i(rsp_valid), .room_o(rsp_room), .in_i(rsp), .in_bursts_i(rsp_bursts),
+      .b_valid_i(b_valid && b_id == IdResult), .b_err_i(b_err),
+      .rsp_valid_o, .rsp_ready_i, .rsp_o, .fail_valid_o(rsp_fail_valid), .fail_qpi_o(rsp_fail_qpi), .cnt_o(cnt_rsp)
   );
+  resp_done i_done (
+      .clk_i, .rst_ni, .drain_i, .drain_busy_o(busy_done), .mr_drain_i, .mr_drain_busy_o(mr_busy_done),
+      .dead_i(dead), .done_valid_i(done_valid), .done_room_o(done_room), .done_i(done),
+      .b_valid_i(b_valid && b_id == IdInbound), .b_err_i(b_err),
+      .due_valid_o(due_valid), .due_ready_i(due_ready), .due_o(due), .cnt_o(cnt_done)
+  );
+
+  // ------------------------------------------------------------------ execution and answers
+  logic        lock_valid, op_valid, op_ready, amo_valid, amo_ready;
+  logic [63:3] lock_addr;
+  amo_op_t     op;
+  amo_done_t   amo;
 
   scatter #(.Depth(RxDepth), .Commands(MoveDepth)) i_scatter (
       .clk_i, .rst_ni, .move_valid_i(move_valid), .move_addr_i(move_addr), .move_i(move), .count_o(move_cnt),
-      .lock_valid_i(1'b0), .lock_addr_i('0), .start_o(unused_start),
+      .lock_valid_i(lock_valid), .lock_addr_i(lock_addr), .start_o(inbound_start),
       .rd_en_o(buf_rd_en), .rd_addr_o(buf_rd_addr), .rd_data_i(buf_rd_data), .release_o(buf_release),
       .req_valid_o(wr_req_valid[0]), .req_ready_i(wr_req_ready[0]), .req_o(wr_req[0]),
       .beat_valid_o(wr_beat_valid[0]), .beat_ready_i(wr_beat_ready[0]), .beat_o(wr_beat[0])
   );
-  resp_done i_done (
-      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_done),
-      .mr_drain_i, .mr_drain_busy_o(mr_busy_done),
-      .done_valid_i(done_valid), .done_room_o(done_room), .done_i(done),
-      .b_valid_i(b_valid && b_id == IdInbound), .b_err_i(b_err),
-      .ack_valid_o(answer_valid), .ack_o(answer), .dead_o(dead), .err_o, .async_o, .cnt_o(cnt_done)
+  atomic_unit i_atomic (
+      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_amo), .mr_drain_i, .mr_drain_busy_o(mr_busy_amo),
+      .op_valid_i(op_valid), .op_ready_o(op_ready), .op_i(op),
+      .done_valid_o(amo_valid), .done_ready_i(amo_ready), .done_o(amo),
+      .lock_valid_o(lock_valid), .lock_addr_o(lock_addr), .start_i(inbound_start),
+      .inbound_b_valid_i(b_valid && b_id == IdInbound),
+      .rd_req_valid_o(rd_req_valid[2]), .rd_req_ready_i(rd_req_ready[2]), .rd_req_o(rd_req[2]),
+      .rd_beat_valid_i(rd_beat_valid[2]), .rd_beat_i(rd_beat),
+      .wr_req_valid_o(wr_req_valid[2]), .wr_req_ready_i(wr_req_ready[2]), .wr_req_o(wr_req[2]),
+      .wr_beat_valid_o(wr_beat_valid[2]), .wr_beat_ready_i(wr_beat_ready[2]), .wr_beat_o(wr_beat[2]),
+      .b_valid_i(b_valid && b_id == IdAtomic), .b_err_i(b_err), .cnt_o(cnt_amo)
   );
-  ack_gen i_ack_gen (
-      .clk_i, .rst_ni, .drain_i, .drain_busy_o(busy_ack), .in_valid_i(answer_valid), .in_i(answer),
-      .out_valid_o(ack_valid), .out_ready_i(ack_ready), .out_o(ack), .cnt_o(cnt_ack)
+  resp_engine i_engine (
+      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_engine), .look_qpi_i(look_qpi), .used_o(used),
+      .entry_valid_i(entry_valid), .entry_qpi_i(done.qpi), .entry_i(entry),
+      .due_valid_i(due_valid), .due_ready_o(due_ready), .due_i(due), .dead_o(dead),
+      .job_valid_o(rsp_job_valid), .job_ready_i(rsp_job_ready), .job_o(rsp_job),
+      .rerr_valid_i(rerr_valid), .rerr_qpi_i(rerr_qpi), .rerr_psn_i(rerr_psn), .rerr_msn_i(rerr_msn),
+      .rsp_out_valid_i(rsp_out_valid), .rsp_out_qpi_i(rsp_out_qpi),
+      .read_out_valid_i(read_out), .read_out_qpi_i(pkt.qpi),
+      .op_valid_o(op_valid), .op_ready_i(op_ready), .op_o(op),
+      .amo_valid_i(amo_valid), .amo_ready_o(amo_ready), .amo_i(amo),
+      .ack_valid_o(ack_valid), .ack_ready_i(ack_ready), .ack_o(ack), .err_o, .async_o, .cnt_o(cnt_engine)
   );
 
   // ------------------------------------------------------------------ together
@@ -298,14 +347,16 @@ module datapath
     cnt_gather               = '0;
     cnt_gather[CntBusGather] = gather_err;
   end
-  assign cnt_o = cnt_frame | cnt_parse | cnt_resp | cnt_done | cnt_ack | cnt_gather;
+  assign cnt_o = cnt_frame | cnt_parse | cnt_resp | cnt_done | cnt_rsp | cnt_engine | cnt_amo | cnt_gather;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) drain_busy_o <= 1'b0;
-    else drain_busy_o <= busy_gather || busy_frame || busy_resp || busy_done || busy_ack;
+    else begin
+      drain_busy_o <= busy_gather || busy_frame || busy_resp || busy_done || busy_rsp || busy_engine || busy_amo;
+    end
   end
 
-  assign mr_drain_busy_o = mr_busy_gather || mr_busy_done;
+  assign mr_drain_busy_o = mr_busy_gather || mr_busy_done || mr_busy_rsp || mr_busy_amo;
 
   logic unused_state;
   assign unused_state = ^qp_err_i;  // what the data path does depends on RTS alone

@@ -165,8 +165,8 @@ module rnic
   logic               cqe_req_valid, cqe_req_ready, cqe_beat_valid, cqe_beat_ready, cqe_b_valid, cqe_b_err;
 
   tx_job_t            job;
-  logic               unused_expect_valid;
-  expect_t            unused_expect;
+  logic               expect_valid;
+  expect_t            expect_evt;
   logic               job_valid, job_ready;
   logic               gerr_valid;
   qp_t                gerr_qpi;
@@ -208,7 +208,7 @@ module rnic
       .fetch_req_valid_o(fetch_req_valid), .fetch_req_ready_i(fetch_req_ready), .fetch_req_o(fetch_req),
       .fetch_beat_valid_i(fetch_beat_valid), .fetch_beat_i(fetch_beat),
       .job_valid_o(job_valid), .job_ready_i(job_ready), .job_o(job),
-      .expect_valid_o(unused_expect_valid), .expect_o(unused_expect),
+      .expect_valid_o(expect_valid), .expect_o(expect_evt),
       .gerr_valid_i(gerr_valid), .gerr_qpi_i(gerr_qpi), .gerr_slot_i(gerr_slot),
       .rsp_valid_i(rsp_valid), .rsp_ready_o(rsp_ready), .rsp_i(rsp),
       .cqe_req_valid_o(cqe_req_valid), .cqe_req_ready_i(cqe_req_ready), .cqe_req_o(cqe_req),
@@ -227,6 +227,7 @@ module rnic
       .mac_i(mac), .ip_i(ip),
       .job_valid_i(job_valid), .job_ready_o(job_ready), .job_i(job),
       .gerr_valid_o(gerr_valid), .gerr_qpi_o(gerr_qpi), .gerr_slot_o(gerr_slot),
+      .expect_valid_i(expect_valid), .expect_i(expect_evt),
       .rsp_valid_o(rsp_valid), .rsp_ready_i(rsp_ready), .rsp_o(rsp),
       .fetch_req_valid_i(fetch_req_valid), .fetch_req_ready_o(fetch_req_ready), .fetch_req_i(fetch_req),
       .fetch_beat_valid_o(fetch_beat_valid), .fetch_beat_o(fetch_beat),

@@ -116,14 +116,21 @@ FAULTS = [
         "last_i || (num_i == «4'(AckInterval - 1)»);",
         "4'(AckInterval - 2)",
     ),
-    Fault("ack-covers-one-more", "requester/ack_track.sv", "rsp_q.psn + «psn_t'(1)» : rsp_q.psn;", "psn_t'(2)"),
+    Fault(
+        "ack-covers-one-more", "requester/ack_track.sv", "rsp_q.psn + «psn_t'(1)» : rsp_q.psn;", "psn_t'(2)"
+    ),
     Fault(
         "ack-outside-window",
         "requester/ack_track.sv",
         "assign known     = («in_window < (iss.psn - una.psn)»)",
         "1'b1",
     ),
-    Fault("nak-code-swapped", "requester/ack_track.sv", "(mark_i.odd ? CqeAtomicVa : «CqeNakInvReq»)", "CqeNakAccess"),
+    Fault(
+        "nak-code-swapped",
+        "requester/ack_track.sv",
+        "(mark_i.odd ? CqeAtomicVa : «CqeNakInvReq»)",
+        "CqeNakAccess",
+    ),
     Fault(
         "gather-error-does-not-stop",
         "memory/gather.sv",
@@ -246,14 +253,14 @@ FAULTS = [
     # ---- responder
     Fault(
         "ack-before-write-response",
-        "responder/resp_done.sv",
-        "assign waits  = «seen_q != head.bursts»;",
+        "responder/wr_order.sv",
+        "assign waits        = «seen_q != head.bursts»;",
         "1'b0",
     ),
     Fault(
         "write-error-ignored",
-        "responder/resp_done.sv",
-        "assign failed = «bad_q || (waits && b_err)»;",
+        "responder/wr_order.sv",
+        "assign out_failed_o = «bad_q || (waits && b_err)»;",
         "1'b0",
     ),
     Fault(
@@ -264,12 +271,15 @@ FAULTS = [
     ),
     Fault("duplicate-executed", "responder/resp_rules.sv", "end else if («ahead[23]») begin", "1'b0"),
     Fault("psn-ahead-executed", "responder/resp_rules.sv", "end else if («ahead != '0») begin", "1'b0"),
-    Fault("msn-not-for-only", "responder/resp_rules.sv", "if («last || only») next_o.msn", "last"),
     Fault(
-        "qp-right-unchecked", "responder/resp_rules.sv", "|| !length_ok || «!ctx_i.rem_write») begin", "1'b0"
+        "msn-not-for-only",
+        "responder/resp_rules.sv",
+        "if («last || only || read || atomic») next_o.msn",
+        "last",
     ),
+    Fault("qp-right-unchecked", "responder/resp_rules.sv", "!length_ok || «!right_ok» || (atomic", "1'b0"),
     Fault(
-        "nak-code-wrong", "responder/responder.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
+        "nak-code-wrong", "responder/resp_emit.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
     ),
     Fault("nak-repeated", "responder/resp_rules.sv", "act_o.ack  = «!state_i.nak_sent»;", "1'b1"),
     # ---- wire

@@ -88,10 +88,11 @@ package dp_pkg;
   /// and its low 4 bytes with the most significant first
   localparam logic [5:0] AckValueBe = 6'd56;
 
-  /// what follows a request: acknowledgement once the write responses are there
+  /// what follows a request once the write responses of all before it are there
   typedef struct packed {
     qp_t         qpi;
     logic [1:0]  bursts;         // write bursts of the packet
+    logic        start;          // a READ or atomic that was put into the table may be executed
     logic        ack;            // an ACK or NAK is due
     logic        fatal;          // NAK that takes the QP to ERR
     logic [7:0]  syndrome;

@@ -1,6 +1,7 @@
-// Judges received packets in order and starts what they ask for: responses go to the requester, WRITEs to scatter, answers
-// to the queue that waits for the write responses (wire.md 5). A pipeline of three stages behind the read of the QP's
-// state; a packet waits only while one of the same QP is in the pipeline, or while a queue behind it is nearly full.
+// Judges received packets in order and starts what they ask for: responses go to the requester, payload of WRITEs and of
+// expected responses to scatter, READs and atomics to the table, answers to the queue that waits for the write responses
+// (wire.md 5). A pipeline of three stages behind the read of the QP's state; a packet waits only while one of the same QP is
+// in the pipeline, or while a queue behind it is nearly full.
 module responder
   import rnic_pkg::*, dp_pkg::*, resp_pkg::*;
 (
@@ -16,7 +17,7 @@ module responder
     input  qp_err_evt_t      drain_i,
     /// a packet of that QP is in the pipeline
     output logic             drain_busy_o,
-    /// QPs whose inbound WRITE failed
+    /// QPs that answered with a fatal NAK
     input  logic [NumQp-1:0] dead_i,
     /// packet that passed the checks without context
     input  logic             hdr_valid_i,
@@ -26,35 +27,57 @@ module responder
     input  rx_hdr_t          hdr_i,
     /// the queues behind have room for what is in the pipeline and one more
     input  logic             room_i,
+    /// the requester started a READ or atomic, always taken
+    input  logic             expect_valid_i,
+    /// what it expects back
+    input  expect_t          expect_i,
+    /// the bytes of a response could not be written
+    input  logic             rsp_fail_valid_i,
+    /// its QP
+    input  qp_t              rsp_fail_qpi_i,
+    /// QP whose table entries are asked for
+    output qp_t              look_qpi_o,
+    /// its entries
+    input  logic [4:0]       used_i,
+    /// READ or atomic for the table of QP done_o.qpi
+    output logic             entry_valid_o,
+    /// READ or atomic for the table
+    output resp_entry_t      entry_o,
     /// response for the requester
     output logic             rsp_valid_o,
     /// response for the requester
     output rsp_evt_t         rsp_o,
+    /// write bursts of its bytes
+    output logic [1:0]       rsp_bursts_o,
     /// buffered payload to write or to skip
     output logic             move_valid_o,
     /// its target
     output logic [63:0]      move_addr_o,
     /// payload bytes to lanes, but for the target's lanes and page
     output realign_cmd_t     move_o,
-    /// answer that waits for write responses
+    /// what waits for write responses of inbound WRITEs
     output logic             done_valid_o,
-    /// answer that waits for write responses
+    /// what waits for write responses of inbound WRITEs
     output rx_done_t         done_o,
     /// counters
     output cnt_inc_t         cnt_o
 );
-  // ------------------------------------------------------------------ P0: read context and state
+  // ------------------------------------------------------------------ P0: read context, state, expected response
   logic        known, hazard, start;
   logic [23:0] qpn_off;
   qp_t         qpi;
   resp_ctx_t   set_ctx, ctx;
   resp_state_t state_mem, state, next, next_q, next_qq, state_q, state_qq, write_state;
+  logic        expected;
+  expect_t     expect_entry;
+  psn_t        expect_psn;
 
   logic        p1_q, p2_q, p3_q, known_q, fresh_q1;
   qp_t         p1_qpi_q, p2_qpi_q, p3_qpi_q;
   rx_hdr_t     p1_hdr_q, p2_hdr_q, p3_hdr_q;
-  resp_act_t   act, act_q, act_qq;
-  logic        execute, refused, fatal;
+  logic [2:0]  p2_mtu_q, p3_mtu_q;
+  resp_act_t   rsp_act, act, act_q, act_qq;
+  logic        execute, fatal, take, fail;
   logic        live, mr_req, mr_valid, mr_key_ok, mr_ok, write_en;
   logic [NumQp-1:0] fresh_q, nak_q;  // state not yet written since set; fatal NAK given
 
@@ -66,7 +89,8 @@ module responder
   assign hdr_ready_o = start;
 
   assign set_ctx = '{
-      mtu: ctx_i.qp.mtu, rem_write: ctx_i.qp.rem_write, peer_ip: ctx_i.qp.peer_ip, rq_psn: ctx_i.qp.rq_psn
+      mtu: ctx_i.qp.mtu, rem_write: ctx_i.qp.rem_write, rem_read: ctx_i.qp.rem_read, rem_atomic: ctx_i.qp.rem_atomic,
+      max_dest_rd: ctx_i.qp.max_dest_rd, peer_ip: ctx_i.qp.peer_ip, rq_psn: ctx_i.qp.rq_psn
   };
   ctx_ram #(.T(resp_ctx_t), .Depth(NumQp)) i_ctx (
       .clk_i, .wr_en_i(ctx_i.qp_set || ctx_i.qp_modify), .wr_addr_i(ctx_i.qpi), .wr_data_i(set_ctx),
@@ -75,6 +99,12 @@ module responder
   ctx_ram #(.T(resp_state_t), .Depth(NumQp)) i_state (
       .clk_i, .wr_en_i(write_en), .wr_addr_i(p3_qpi_q), .wr_data_i(write_state),
       .rd_en_i(start), .rd_addr_i(qpi), .rd_data_o(state_mem)
+  );
+  rd_expect i_expect (
+      .clk_i, .rst_ni, .ctx_i, .expect_valid_i, .expect_i, .look_valid_i(start), .look_qpi_i(qpi),
+      .found_o(expected), .entry_o(expect_entry), .psn_o(expect_psn),
+      .take_valid_i(take), .take_qpi_i(p3_qpi_q), .take_psn_i(p3_hdr_q.psn + 24'd1), .take_last_i(act_qq.last),
+      .fail_valid_i(fail), .fail_qpi_i(p3_qpi_q), .bus_valid_i(rsp_fail_valid_i), .bus_qpi_i(rsp_fail_qpi_i)
   );
 
   // ------------------------------------------------------------------ P1: rules, request to the region check
@@ -88,14 +118,20 @@ module responder
   end
   assign live = known_q && qp_rts_i[p1_qpi_q] && !nak_q[p1_qpi_q] && !dead_i[p1_qpi_q] &&
                 !(drain_i.valid && drain_i.qpi == p1_qpi_q);
+  assign look_qpi_o = p1_qpi_q;
 
+  rsp_rules i_rsp_rules (
+      .valid_i(p1_q && is_response(p1_hdr_q.bth)), .hdr_i(p1_hdr_q), .mtu_i(ctx.mtu), .found_i(expected),
+      .expect_i(expect_entry), .psn_i(expect_psn), .act_o(rsp_act)
+  );
   resp_rules i_rules (
-      .valid_i(p1_q), .hdr_i(p1_hdr_q), .live_i(live), .ctx_i(ctx), .state_i(state), .act_o(act), .next_o(next)
+      .valid_i(p1_q), .hdr_i(p1_hdr_q), .live_i(live), .ctx_i(ctx), .state_i(state), .used_i, .rsp_i(rsp_act),
+      .act_o(act), .next_o(next)
   );
 
-  assign mr_req = p1_q && act.kind == ActExecute;
+  assign mr_req = p1_q && act.kind inside {ActWrite, ActRead, ActAtomic, ActData};
   mr_check i_mr_check (
-      .clk_i, .rst_ni, .ctx_i, .req_valid_i(mr_req), .key_i(act.rkey), .is_remote_i(1'b1), .right_i(RightRemWrite),
+      .clk_i, .rst_ni, .ctx_i, .req_valid_i(mr_req), .key_i(act.key), .is_remote_i(act.remote), .right_i(act.right),
       .va_i(act.addr), .len_i(act.mr_len), .rsp_valid_o(mr_valid), .key_ok_o(mr_key_ok), .ok_o(mr_ok)
   );
 
@@ -129,6 +165,7 @@ module responder
     if (p1_q) begin
       p2_hdr_q <= p1_hdr_q;
       p2_qpi_q <= p1_qpi_q;
+      p2_mtu_q <= ctx.mtu;
       act_q    <= act;
       next_q   <= next;
       state_q  <= state;
@@ -136,6 +173,7 @@ module responder
     if (p2_q) begin
       p3_hdr_q <= p2_hdr_q;
       p3_qpi_q <= p2_qpi_q;
+      p3_mtu_q <= p2_mtu_q;
       act_qq   <= act_q;
       next_qq  <= next_q;
       state_qq <= state_q;
@@ -143,9 +181,13 @@ module responder
   end
 
   // ------------------------------------------------------------------ P3: the region's verdict is here; act
-  assign execute = p3_q && act_qq.kind == ActExecute && mr_valid && (act_qq.whole ? mr_ok : mr_key_ok);
-  assign refused = p3_q && act_qq.kind == ActExecute && !execute;
-  assign fatal   = refused || (p3_q && act_qq.kind == ActInvalid);
+  resp_emit i_emit (
+      .valid_i(p3_q), .qpi_i(p3_qpi_q), .hdr_i(p3_hdr_q), .act_i(act_qq),
+      .mr_ok_i(mr_valid && (act_qq.whole ? mr_ok : mr_key_ok)), .mtu_i(p3_mtu_q), .state_i(state_qq), .next_i(next_qq),
+      .execute_o(execute), .fatal_o(fatal), .take_o(take), .fail_o(fail), .move_valid_o, .move_o,
+      .done_valid_o, .done_o, .entry_valid_o, .entry_o, .rsp_valid_o, .rsp_o, .rsp_bursts_o, .cnt_o
+  );
+  assign move_addr_o = act_qq.addr;
 
   always_comb begin
     write_en    = execute || (p3_q && act_qq.kind == ActAhead);
@@ -153,75 +195,9 @@ module responder
     if (!execute) write_state.nak_sent = 1'b1;
   end
 
-  rsp_kind_e rsp_kind;
-  always_comb begin
-    unique case (p3_hdr_q.syndrome[7:5])
-      3'b000:  rsp_kind = RspAck;
-      3'b001:  rsp_kind = RspRnr;
-      default: rsp_kind = RspNak;
-    endcase
-    // nobody waits for READ responses and atomic acknowledgements yet
-    if (p3_hdr_q.bth != BthAck) rsp_kind = RspData;
-  end
-  assign rsp_valid_o = p3_q && act_qq.kind == ActResponse;
-  assign rsp_o = '{
-      qpi: p3_qpi_q, kind: rsp_kind, psn: p3_hdr_q.psn, syndrome: p3_hdr_q.syndrome, msn: p3_hdr_q.msn,
-      slot: '0, last: 1'b0, fail: CqeOk
-  };
-
-  assign move_valid_o = p3_q && p3_hdr_q.beats != '0;
-  assign move_addr_o  = act_qq.addr;
-  assign move_o = '{
-      skip: !execute, result: 1'b0, src_beats: p3_hdr_q.beats, src_off: p3_hdr_q.pay_off, dst_off: act_qq.addr[5:0],
-      dst_beat: act_qq.addr[11:6], len: p3_hdr_q.pay_len
-  };
-
-  // answers: ACK of this packet, ACK of what is before the expected one (duplicate), NAK 0 for the expected one, fatal NAKs
-  logic [12:0] page_end;
-  assign page_end = 13'(act_qq.addr[11:0]) + p3_hdr_q.pay_len;
-  always_comb begin
-    done_o = '0;
-    if (p3_q) begin
-      done_o.qpi      = p3_qpi_q;
-      done_o.ack      = act_qq.ack || fatal;
-      done_o.fatal    = fatal;
-      done_o.syndrome = SynAck;
-      done_o.psn      = p3_hdr_q.psn;
-      done_o.pkt_psn  = p3_hdr_q.psn;
-      done_o.msn      = execute ? next_qq.msn : state_qq.msn;
-      done_o.msn_step = execute && next_qq.msn != state_qq.msn;
-      // 4096 bytes cross at most one page end
-      if (execute && p3_hdr_q.pay_len != '0) done_o.bursts = (page_end > 13'd4096) ? 2'd2 : 2'd1;
-      unique case (act_qq.kind)
-        ActDuplicate: done_o.psn = state_qq.psn - 24'd1;
-        ActAhead: begin
-          done_o.syndrome = SynNakSeq;
-          done_o.psn      = state_qq.psn;
-        end
-        ActInvalid: done_o.syndrome = SynNakInv;
-        ActExecute: if (refused) done_o.syndrome = SynNakAcc;
-        default: ;
-      endcase
-    end
-  end
-  assign done_valid_o = p3_q && (done_o.ack || done_o.bursts != '0);
-
-  always_comb begin
-    cnt_o = '0;
-    if (p3_q) begin
-      cnt_o[CntDropQp]       = act_qq.kind == ActDropQp;
-      cnt_o[CntDropIpSrc]    = act_qq.kind == ActDropIpSrc;
-      cnt_o[CntDropSyndrome] = act_qq.kind == ActDropSyndrome;
-      cnt_o[CntDuplicate]    = act_qq.kind == ActDuplicate;
-      cnt_o[CntPsnAhead]     = act_qq.kind == ActAhead;
-      // so that exactly one counter shows each frame (nic.md 7)
-      cnt_o[CntRxPacket]     = act_qq.kind inside {ActResponse, ActInvalid, ActExecute};
-    end
-  end
-
   assign drain_busy_o = drain_i.valid && ((p1_q && p1_qpi_q == drain_i.qpi) || (p2_q && p2_qpi_q == drain_i.qpi) ||
                                           (p3_q && p3_qpi_q == drain_i.qpi));
 
   logic unused_bits;
-  assign unused_bits = (^ctx_i) ^ (^p3_hdr_q) ^ (^act_qq) ^ (^state_qq);
+  assign unused_bits = ^ctx_i;
 endmodule

@@ -18,7 +18,9 @@ BENCH = {
         "rtl/context/mr_fence.sv",
         "rtl/memory/*.sv",
         "rtl/wire/*.sv",
+        "rtl/requester/rr_pick.sv",
         "rtl/responder/*.sv",
+        "rtl/atomic/*.sv",
         "rtl/datapath.sv",
         "tests/blocks/sv/axi_ram_model.sv",
         "tests/blocks/sv/datapath_bench.sv",
@@ -178,6 +180,9 @@ class Peer:
     peer_ip: int = PEER_IP
     peer_mac: int = PEER_MAC
     rq_psn: int = 0
+    rem_read: bool = True
+    rem_atomic: bool = True
+    max_dest_rd: int = 16
 
 
 @dataclass
@@ -207,6 +212,9 @@ class Bench:
             "tx_ready_i",
             "rx_valid_i",
             "fault_i",
+            "fault_writes_i",
+            "mr_drain_i",
+            "expect_valid_i",
             "qp_rts_i",
         ):
             getattr(dut, name).value = 0
@@ -238,6 +246,9 @@ class Bench:
         dut.qpi_i.value = qpi
         dut.mtu_i.value = peer.mtu
         dut.rem_write_i.value = peer.rem_write
+        dut.rem_read_i.value = peer.rem_read
+        dut.rem_atomic_i.value = peer.rem_atomic
+        dut.max_dest_rd_i.value = peer.max_dest_rd
         dut.tc_i.value = peer.tc
         dut.ttl_i.value = peer.ttl
         dut.udp_sport_i.value = peer.sport

@@ -11,6 +11,9 @@ module datapath_bench
     input  logic [5:0]    qpi_i,
     input  logic [2:0]    mtu_i,
     input  logic          rem_write_i,
+    input  logic          rem_read_i,
+    input  logic          rem_atomic_i,
+    input  logic [4:0]    max_dest_rd_i,
     input  logic [7:0]    tc_i,
     input  logic [7:0]    ttl_i,
     input  logic [15:0]   udp_sport_i,
@@ -29,6 +32,8 @@ module datapath_bench
     input  logic          drain_valid_i,
     input  logic [5:0]    drain_qpi_i,
     output logic          drain_busy_o,
+    input  logic          mr_drain_i,
+    output logic          mr_drain_busy_o,
     input  logic [47:0]   mac_i,
     input  logic [31:0]   ip_i,
     // jobs
@@ -47,6 +52,16 @@ module datapath_bench
     input  logic [31:0]   job_dma_len_i,
     input  logic [63:0]   job_laddr_i,
     input  logic [12:0]   job_len_i,
+    // what the requester expects
+    input  logic          expect_valid_i,
+    input  logic [5:0]    expect_qpi_i,
+    input  logic [3:0]    expect_slot_i,
+    input  logic [1:0]    expect_kind_i,
+    input  logic [23:0]   expect_first_i,
+    input  logic [23:0]   expect_last_i,
+    input  logic [63:0]   expect_laddr_i,
+    input  logic [31:0]   expect_lkey_i,
+    input  logic [31:0]   expect_len_i,
     // responses
     output logic          rsp_valid_o,
     input  logic          rsp_ready_i,
@@ -55,6 +70,9 @@ module datapath_bench
     output logic [23:0]   rsp_psn_o,
     output logic [7:0]    rsp_syndrome_o,
     output logic [23:0]   rsp_msn_o,
+    output logic [3:0]    rsp_slot_o,
+    output logic          rsp_last_o,
+    output logic [7:0]    rsp_fail_o,
     // link: looped back, or these
     input  logic          loop_i,
     input  logic [7:0]    link_stall_i,
@@ -88,7 +106,13 @@ module datapath_bench
     output logic [511:0]  peek_data_o,
     input  logic          fault_i,
     input  logic [13:0]   fault_beat_i,
-    output logic [31:0]   writes_o
+    input  logic          fault_writes_i,
+    output logic [31:0]   writes_o,
+    // what happens on the bus, counted by AXI ID: 1 reads, 2 reads, 3 writes, 5 writes
+    output logic [31:0]   gathers_o,
+    output logic [31:0]   atomics_o,
+    output logic [31:0]   inbounds_o,
+    output logic [31:0]   results_o
 );
   ctx_wr_t     ctx;
   qp_err_evt_t drain, err;
@@ -96,6 +120,7 @@ module datapath_bench
   cnt_inc_t    cnt;
   tx_job_t     job;
   rsp_evt_t    rsp;
+  expect_t     expected;
   logic [3:0]  awid, bid, arid, rid;
   logic [63:0] awaddr, araddr;
   logic [7:0]  awlen, arlen;
@@ -114,6 +139,9 @@ module datapath_bench
     ctx.qpi           = qpi_i;
     ctx.qp.mtu        = mtu_i;
     ctx.qp.rem_write  = rem_write_i;
+    ctx.qp.rem_read   = rem_read_i;
+    ctx.qp.rem_atomic = rem_atomic_i;
+    ctx.qp.max_dest_rd = max_dest_rd_i;
     ctx.qp.tc         = tc_i;
     ctx.qp.ttl        = ttl_i;
     ctx.qp.udp_sport  = udp_sport_i;
@@ -139,6 +167,13 @@ module datapath_bench
         imm: job_imm_data_i, laddr: job_laddr_i, pay_len: job_len_i, is_rsp: 1'b0, msn: '0, amo: '0
     };
   end
+  assign expected = '{
+      qpi: expect_qpi_i, slot: expect_slot_i, kind: expect_e'(expect_kind_i), first: expect_first_i,
+      last: expect_last_i, laddr: expect_laddr_i, lkey: expect_lkey_i, len: expect_len_i
+  };
+  assign rsp_slot_o     = rsp.slot;
+  assign rsp_last_o     = rsp.last;
+  assign rsp_fail_o     = rsp.fail;
   assign rsp_qpi_o      = rsp.qpi;
   assign rsp_kind_o     = rsp.kind;
   assign rsp_psn_o      = rsp.psn;
@@ -155,8 +190,9 @@ module datapath_bench
 
   datapath i_dut (
       .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i('0), .drain_i(drain), .drain_busy_o,
-      .mr_drain_i('0), .mr_drain_busy_o(), .mac_i, .ip_i,
+      .mr_drain_i, .mr_drain_busy_o, .mac_i, .ip_i,
       .job_valid_i, .job_ready_o, .job_i(job), .gerr_valid_o(), .gerr_qpi_o(), .gerr_slot_o(),
+      .expect_valid_i, .expect_i(expected),
       .rsp_valid_o, .rsp_ready_i, .rsp_o(rsp),
       .fetch_req_valid_i(1'b0), .fetch_req_ready_o(), .fetch_req_i('0), .fetch_beat_valid_o(), .fetch_beat_o(),
       .cqe_req_valid_i(1'b0), .cqe_req_ready_o(), .cqe_req_i('0), .cqe_beat_valid_i(1'b0), .cqe_beat_ready_o(),
@@ -175,7 +211,7 @@ module datapath_bench
   );
   axi_ram_model i_mem (
       .clk_i, .rst_ni, .latency_i, .stall_i, .seed_i, .poke_i, .poke_beat_i, .poke_data_i, .peek_beat_i, .peek_data_o,
-      .fault_i, .fault_beat_i, .reads_o(), .most_reads_o(), .writes_o,
+      .fault_i, .fault_beat_i, .fault_writes_i, .reads_o(), .most_reads_o(), .writes_o,
       .awid, .awaddr, .awlen, .awsize, .awburst, .awvalid, .awready, .wdata, .wstrb, .wlast, .wvalid, .wready,
       .bid, .bresp, .bvalid, .bready,
       .arid, .araddr, .arlen, .arsize, .arburst, .arvalid, .arready, .rid, .rdata, .rresp, .rlast, .rvalid, .rready
@@ -195,6 +231,10 @@ module datapath_bench
       tx_beats_o  <= '0;
       tx_frames_o <= '0;
       tx_gaps_o   <= '0;
+      gathers_o   <= '0;
+      atomics_o   <= '0;
+      inbounds_o  <= '0;
+      results_o   <= '0;
     end else begin
       lfsr_q <= {lfsr_q[30:0], lfsr_q[31] ^ lfsr_q[21] ^ lfsr_q[1] ^ lfsr_q[0]} + 32'h9e37_79b9;
       wait_q <= tx_valid_o && !tx_ready;
@@ -215,6 +255,10 @@ module datapath_bench
         tx_beats_o <= tx_beats_o + 1;
         if (tx_last_o) tx_frames_o <= tx_frames_o + 1;
       end
+      gathers_o  <= gathers_o + 32'(arvalid && arready && arid == IdGather);
+      atomics_o  <= atomics_o + 32'(arvalid && arready && arid == IdAtomic);
+      inbounds_o <= inbounds_o + 32'(awvalid && awready && awid == IdInbound);
+      results_o  <= results_o + 32'(awvalid && awready && awid == IdResult);
       for (int i = 0; i < 64; i++) if (cnt[i]) counts_o[16*i+:16] <= counts_o[16*i+:16] + 1;
       if (err.valid) errs_o <= errs_o + 1;
       if (err.valid) err_qpi_o <= err.qpi;
