@@ -13,93 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pymodel.formats import cqe, doorbell, wqe
-from pymodel.host.table import Fabric, FabricConfig, Region, set_ops
-from pymodel.model import ModelBackend
+from pymodel.formats import cqe, wqe
+from pymodel.host.table import Region, set_ops
 from pymodel.nic.context import CmdObj, CmdOp, QpState, command, command_writes
 from pymodel.nic.params import CMD_REG, CMD_STAGE, CMD_STATUS, AsyncKind, Cnt, Csr
-
-HEAP = 1 << 20
-QUIET = {Cnt.TX_REQUEST, Cnt.TX_RESPONSE, Cnt.RX_PACKET, Cnt.WQE, Cnt.CQE}
-
-
-class Bench:
-    """Two NICs with one QP pair; posts raw WQEs on PE 0."""
-
-    def __init__(
-        self, schedule: Any = "eager", config: dict[str, Any] | None = None, **override: Any
-    ) -> None:
-        over = {"sq_depth": 16, "cq_depth": 16, **override}
-        self.fabric = Fabric.build(FabricConfig(overrides={(0, 1, 0): over}, **(config or {})))
-        self.backend = ModelBackend(self.fabric, schedule)
-        self.plan = self.fabric.qps[0, 1, 0]
-        self.peer_plan = self.fabric.qps[1, 0, 0]
-        self.nic, self.peer = self.backend.nics
-        self.head = self.plan.start_index
-        self.tail = self.plan.start_cq
-        self.src = self.fabric.pes[0].heap_base + HEAP
-        self.dst = self.fabric.pes[1].heap_base + HEAP
-
-    def post(self, ring: bool = True, **fields: Any) -> None:
-        """A WRITE of 100 bytes with ``fields`` changed, in the next slot."""
-        length = fields.get("msg_len", 100)
-        good = {
-            "msg_opcode": 1, "ds_data_num": 2, "ce": 1, "msg_len": length, "r_len": length, "l_len": length,
-            "raddr": self.dst, "laddr": self.src, "rkey": self.fabric.pes[1].heap_rkey,
-            "lkey": self.fabric.pes[0].heap_lkey, "wqe_id": int(wqe.wqe_id_of(self.head, self.plan.version)),
-        }  # fmt: skip
-        raw = wqe.pack({**good, **fields}, self.plan.version)
-        slot = self.head % self.plan.sq_depth
-        self.backend.store(0, self.plan.sq_base + 128 * slot, raw.reshape(-1))
-        self.head = (self.head + 1) & 0xFFFF_FFFF
-        if ring:
-            self.ring(self.head)
-
-    def ring(self, head: int, qpn: int | None = None, page: int | None = None) -> None:
-        """SQ doorbell."""
-        qpn = self.plan.qpn if qpn is None else qpn
-        data = int(doorbell.sq_encode(head, qpn, self.plan.version))
-        self.backend.mmio_write(0, 0x0800_0000 + 4096 * (self.plan.qpn if page is None else page), data)
-
-    def consume(self, tail: int, sta: int = 0, cqn: int | None = None) -> None:
-        """CQ doorbell."""
-        data = int(doorbell.cq_encode(tail, self.plan.cqn if cqn is None else cqn, sta))
-        self.backend.mmio_write(0, 0x0800_0010 + 4096 * self.plan.qpn, data)
-
-    def cqes(self) -> list[Any]:
-        """New valid CQEs, in order; consumed without a doorbell."""
-        out, plan = [], self.plan
-        for _ in range(plan.cq_depth):
-            slot = self.tail % plan.cq_depth
-            raw = self.backend.memory(0, plan.cq_base + slot * plan.cq_stride, plan.cq_stride)
-            got = cqe.unpack(raw, plan.version)[0]
-            if int(got["owner"]) != self.tail // plan.cq_depth & 1:
-                break
-            assert not raw[32:].any()
-            out.append(got)
-            self.tail = (self.tail + 1) & 0xFFFF_FFFF
-        return out
-
-    def counters(self, nic: int = 0, ignore: set[Cnt] = QUIET) -> dict[str, int]:
-        """Non-zero counters as the BAR gives them, by name."""
-        read = {c: self.backend.nics[nic].bar_read(Csr.COUNTERS + 8 * c) for c in Cnt}
-        return {c.name: n for c, n in read.items() if n and c not in ignore}
-
-    def state(self, nic: int = 0) -> QpState:
-        """State of the QP as the BAR gives it."""
-        plan = (self.plan, self.peer_plan)[nic]
-        bits = [
-            self.backend.nics[nic].bar_read(a) >> plan.qpn - 2 & 1
-            for a in (Csr.QP_STATE_RTS, Csr.QP_STATE_ERR)
-        ]
-        return {(0, 0): QpState.RESET, (1, 0): QpState.RTS, (0, 1): QpState.ERR}[bits[0], bits[1]]
-
-    def asyncs(self, nic: int = 0) -> list[tuple[int, int]]:
-        """Asynchronous events, popped."""
-        out = []
-        while (value := self.backend.nics[nic].bar_read(Csr.ASYNC_POP)) >> 63:
-            out.append((value >> 32 & 0xFF, value & 0xFF_FFFF))
-        return out
+from tests.model.golden_bench import Bench
 
 
 # ------------------------------------------------------------------ the good path
@@ -249,7 +167,12 @@ ERRORS: list[tuple[str, dict[str, Any], int]] = [
     ("opcode", {"msg_opcode": 99}, 0xAB),
     ("SEND is not built yet", {"msg_opcode": 0, "ds_data_num": 1}, 0xAB),
     ("ds_data_num of a READ", {"msg_opcode": 2, "ds_data_num": 3}, 0xAB),
-    ("WRITE as an atomic", {"msg_opcode": 27, "ds_data_num": 3}, 0xAB),
+    ("in_line of an atomic", {"msg_opcode": 27, "in_line": 0}, 0xAB),
+    ("segments of a wide masked swap", {"msg_opcode": 31, "ds_data_num": 3}, 0xAB),
+    ("immediate of an atomic", {"msg_opcode": 34, "with_imm": 1}, 0xAB),
+    ("length of a narrow add", {"msg_opcode": 34, "msg_len": 16}, 0x9F),
+    ("local length of a narrow swap", {"msg_opcode": 33, "l_len": 8}, 0x9F),
+    ("local length of a READ", {"msg_opcode": 2, "l_len": 99}, 0x9F),
     ("immediate", {"with_imm": 1}, 0xAB),
     ("in_line", {"in_line": 1}, 0xAB),
     ("ds_data_num", {"ds_data_num": 3}, 0xAB),
@@ -316,7 +239,7 @@ def test_fetch_and_gather_bus_errors() -> None:
         ("remote range", {"raddr": 16}, {}, 0xA5, "NAK_ACC"),
         ("QP right", {}, {"rem_write": False}, 0xA4, "NAK_INV"),
         ("zero length still needs the QP right", {"msg_len": 0}, {"rem_write": False}, 0xA4, "NAK_INV"),
-        ("MTU of the responder too small", {"msg_len": 3000}, {"mtu": 1024}, 0xA4, "NAK_INV"),
+        ("MTU of the responder too small", {"msg_len": 3000}, {"mtu_code": 3}, 0xA4, "NAK_INV"),
     ],
 )
 def test_naks(what: str, fields: dict[str, Any], override: dict[str, Any], code: int, counters: str) -> None:
@@ -324,7 +247,7 @@ def test_naks(what: str, fields: dict[str, Any], override: dict[str, Any], code:
 
     NAK, both QPs to ERR, nothing written by the offending packet, asynchronous event at the responder.
     """
-    bench = _with_peer(override)
+    bench = Bench("lazy", peer=override)
     before = bench.backend.memory(1, bench.dst, 4096).copy()
     bench.backend.store(0, bench.src, b"\x55" * 4096)
     bench.post(ring=False, **fields)
@@ -340,22 +263,6 @@ def test_naks(what: str, fields: dict[str, Any], override: dict[str, Any], code:
     left.pop("DROP_QP", None)
     assert left == {f"{counters}_TX": 1}
     assert bench.asyncs(1) == [(AsyncKind.QP_ERR, bench.peer_plan.qpn)] and bench.asyncs(0) == []
-
-
-def _with_peer(override: dict[str, Any]) -> Bench:
-    bench = Bench("lazy")
-    plan = bench.peer_plan
-    qp = bench.fabric.pes[1].qp_contexts[plan.qpn]
-    words = qp.stage_words()
-    if "rem_write" in override:
-        words[0] &= ~(1 << 7)
-    if "mtu" in override:
-        words[0] = words[0] & ~0xE | 3 << 1
-    for addr, data in [(CMD_REG, command(CmdOp.RESET, CmdObj.QP, plan.qpn)),
-                       *command_writes(CmdOp.SET, CmdObj.QP, plan.qpn, words)]:  # fmt: skip
-        bench.peer.bar_write(addr, data)
-    assert bench.peer.bar_read(CMD_STATUS) == 0
-    return bench
 
 
 def test_responder_bus_error_is_nak_3() -> None:

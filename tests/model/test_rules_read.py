@@ -75,6 +75,7 @@ def test_read_response_packets() -> None:
     """Typed in: three responses over the PSN wrap, then the only one of an empty READ."""
     cut = rules.read_segment([600, 0], 256)
     head = rules.read_response_headers([0xFFFFFF, 2], [7, (1 << 24) + 8], rules.flow(5, QP, 1, 2), cut)
+    assert head["msn"].tolist() == [7, 0, 7, 8] and head["syndrome"].tolist() == [0x1F, 0, 0x1F, 0x1F]
     data = [bytes([n]) * size for n, size in enumerate([256, 256, 88, 0])]
     frames = packet.frames(head, data)
     assert [f[42:58].hex() for f in (frames[0], frames[2], frames[3])] == [

@@ -138,7 +138,7 @@ class Requester(Core):
     # ------------------------------------------------------------------ responses
     def _response(self, qp: Qp, packet: Packet) -> None:
         """One response to this QP."""
-        if not rules.response_syndrome_ok(packet.bth, packet.syndrome):
+        if not _syndrome_ok(packet.bth, packet.syndrome):
             self.count(Cnt.DROP_SYNDROME)
         elif packet.bth == Bth.ACK:
             self._acknowledged(qp, packet)
@@ -188,11 +188,9 @@ class Requester(Core):
         self._advance(qp, packet.psn)
         f, mtu, at = work.wqe[0], qp.context.mtu, work.answered * qp.context.mtu
         atomic = bool(rules.IS_ATOMIC[f["msg_opcode"]])
-        error = int(
-            rules.response_error(
-                packet.bth, len(packet.payload), mtu, atomic, int(f["msg_len"]) - at, work.answered == 0
-            )
-        )
+        # what is left beyond one more packet makes no difference
+        left = min(int(f["msg_len"]) - at, mtu + 1)
+        error = _response_error(packet.bth, len(packet.payload), mtu, atomic, left, work.answered == 0)
         if error == CqeError.OK:
             data = packet.payload
             if atomic:
@@ -239,3 +237,15 @@ def _packets(length: int, mtu: int, ack_interval: int) -> tuple[tuple[int, int, 
     cut = rules.segment(length, mtu, ack_interval=ack_interval)
     columns = cut.offset.tolist(), cut.length.tolist(), cut.opcode.tolist(), cut.ackreq.astype(bool).tolist()
     return tuple(zip(*columns, strict=True))
+
+
+@lru_cache(maxsize=1 << 12)
+def _syndrome_ok(bth: int, syndrome: int) -> bool:
+    """`rules.response_syndrome_ok` of one packet."""
+    return bool(rules.response_syndrome_ok(bth, syndrome))
+
+
+@lru_cache(maxsize=1 << 12)
+def _response_error(bth: int, length: int, mtu: int, atomic: bool, remaining: int, first: bool) -> int:
+    """`rules.response_error` of one packet."""
+    return int(rules.response_error(bth, length, mtu, atomic, remaining, first))
