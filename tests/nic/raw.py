@@ -57,6 +57,29 @@ class RawQp:
         }  # fmt: skip
         return {**good, **changes}
 
+    def read(self, length: int = 64, at: int = 0, **changes: Any) -> dict[str, Any]:
+        """A good signalled READ of ``length`` bytes of the peer's sources into the QP's own window."""
+        mine, peer = self.fabric.pes[self.plan.pe], self.fabric.pes[self.plan.peer]
+        good = self.fields(length, at, msg_opcode=int(wqe.WqeOp.READ))
+        good["laddr"] = mine.heap_base + TARGET + self.window + at
+        good["raddr"] = peer.heap_base + SOURCE + at % POOL
+        return {**good, **changes}
+
+    def atomic(self, opcode: int, at: int = 0, result: int = 0, **changes: Any) -> dict[str, Any]:
+        """A good signalled atomic on offset ``at`` of the QP's window at the peer (device.md 1.5).
+
+        The original value lands at offset ``result`` of the QP's own window. Operands, `swap_add`, `compare`,
+        `swap_mask` and `compare_mask`, are among the changes (else 0).
+        """
+        op = wqe.WqeOp(opcode)
+        size = wqe.ATOMIC_SIZE[op]
+        good = self.fields(
+            wqe.ATOMIC_MSG_LEN[op], at, msg_opcode=int(op), in_line=1, r_len=size, l_len=size,
+            ds_data_num=4 if op == wqe.WqeOp.MCAS64 else 3,
+        )  # fmt: skip
+        good["laddr"] = self.fabric.pes[self.plan.pe].heap_base + TARGET + self.window + result
+        return {**good, **changes}
+
     async def put(self, *items: Mapping[str, int], base: U8 | None = None) -> U8:
         """Write WQEs behind the head, across the ring's end where it lies between; no doorbell.
 
