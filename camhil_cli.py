@@ -13,8 +13,8 @@ from pymodel import cli
 from pymodel.run import RunConfig
 
 
-def _rtl(config: RunConfig) -> int:
-    code: int = importlib.import_module("tb.sim.sim").run_rtl(config)
+def _rtl(config: RunConfig, pcap: str | None) -> int:
+    code: int = importlib.import_module("tb.sim.sim").run_rtl(config, pcap)
     return code
 
 

@@ -1,17 +1,22 @@
-"""``camhil``: run a device program of one's own on the golden NICs or on the RTL.
+"""``camhil``: run a device program on the golden NICs or on the RTL; decode and encode what device and NIC
+exchange.
 
-Exit codes: 0 the run is good, 1 it is not (the reasons are on stderr), 2 the input is bad (one line on
-stderr).
+Exit codes: 0 good, 1 the run is not good (the reasons are on stderr) or the output cannot be written, 2 the
+input is bad (one line on stderr).
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
+from pymodel.cli_decode import KINDS, decode
+from pymodel.cli_encode import encode
+from pymodel.cli_input import InputError, one_line
 from pymodel.device.pe import POLL_LIMIT
 from pymodel.host.table import Fabric
 from pymodel.model import SCHEDULES
@@ -19,9 +24,10 @@ from pymodel.run import Loaded, ProgramError, RunConfig, load, run_on_model
 from pymodel.runner import HangError
 from pymodel.sanitizer import RaceError
 
-RtlRunner: TypeAlias = "Callable[[RunConfig], int]"
+RtlRunner: TypeAlias = "Callable[[RunConfig, str | None], int]"
 """Runs a configuration on the RTL and gives the exit code.
 
+The second argument asks for a capture of all packets: a file, '' for the usual place, None for no capture.
 Prints its own summary. `pymodel` has none itself.
 """
 
@@ -30,7 +36,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse whose errors are one line and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"camhil: {message}\n")
+        self.exit(2, f"camhil: {one_line(message)}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,7 +63,46 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--heap", type=int, default=16, metavar="MIB", help="heap size in MiB (default 16)")
     run.add_argument("--poll-limit", type=int, default=POLL_LIMIT, help="tries of poll_cq per CQE")
     run.add_argument("--no-sanitizer", action="store_true", help="do not look for races")
+    run.add_argument(
+        "--pcap",
+        nargs="?",
+        const="",
+        type=_capture,
+        metavar="FILE",
+        help="write every packet with its simulation time to FILE (pcapng; RTL only)",
+    )
+    _codec_parsers(commands)
     return parser
+
+
+def _codec_parsers(commands: argparse._SubParsersAction[_Parser]) -> None:
+    text = "show a WQE, CQE, doorbell or frame in words"
+    show = commands.add_parser("decode", help=text, description=text[0].upper() + text[1:] + ".")
+    show.add_argument("kind", choices=KINDS, help="what HEX is")
+    show.add_argument(
+        "hex",
+        nargs="+",
+        metavar="HEX",
+        help="bytes in memory or wire order, for doorbells a number; spaces, line ends, colons and 0x are "
+        "skipped; - reads standard input",
+    )
+    show.add_argument("--version", type=int, choices=(1, 2), default=2, help="format version (default 2)")
+    show.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    text = "print the WQE and the SQ doorbell that the device posts for each operation"
+    make = commands.add_parser("encode", help=text, description=text[0].upper() + text[1:] + ".")
+    make.add_argument(
+        "--json",
+        required=True,
+        metavar="FILE",
+        help="a list of objects {op, version, head, wqn, rkey, lkey, remote_addr, local_addr, and length "
+        "(put, get) or bits, value, cond (atomics)}; - reads standard input",
+    )
+
+
+def _capture(text: str) -> str:
+    if text.endswith(".py"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no capture file: put --pcap behind the program")
+    return text
 
 
 def _config(args: argparse.Namespace) -> RunConfig:
@@ -81,6 +126,8 @@ def _config(args: argparse.Namespace) -> RunConfig:
 def main(argv: Sequence[str] | None = None, rtl: RtlRunner | None = None) -> int:
     """The command. ``rtl`` runs what asks for the RTL; without it that is bad input."""
     args = _parser().parse_args(argv)
+    if args.command != "run":
+        return _codec(args)
     try:
         config = _config(args)
         _check(args)
@@ -88,18 +135,42 @@ def main(argv: Sequence[str] | None = None, rtl: RtlRunner | None = None) -> int
         # building it refuses what no fabric can be, before anything runs or is compiled
         Fabric.build(config.fabric_config(program))
     except (ValueError, ProgramError) as error:
-        print(f"camhil: {error}", file=sys.stderr)
+        print(f"camhil: {one_line(str(error))}", file=sys.stderr)
         return 2
     if config.on == "rtl":
         if rtl is None:
             print("camhil: the RTL platform is not part of pymodel: use the camhil command", file=sys.stderr)
             return 2
-        return rtl(config)
+        return rtl(config, args.pcap)
     schedules = SCHEDULES if args.schedule in (None, "all") else (args.schedule,)
     return max(_run(config, schedule, program) for schedule in schedules)
 
 
+def _codec(args: argparse.Namespace) -> int:
+    """``decode`` and ``encode``: all of the output, or one line on stderr and none."""
+    try:
+        if args.command == "encode":
+            text = encode(args.json)
+        else:
+            report = decode(args.kind, args.hex, args.version)
+            text = report.json() if args.json else report.text()
+    except InputError as error:
+        print(f"camhil: {one_line(str(error))}", file=sys.stderr)
+        return 2
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # the reader of a pipe may have seen enough; what is left in the buffer is not tried again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"camhil: cannot write: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def _check(args: argparse.Namespace) -> None:
+    if args.pcap is not None and args.on != "rtl":
+        raise ValueError("--pcap is for --on rtl: the golden NICs have no link to listen to")
     if args.on == "rtl" and args.schedule is not None:
         raise ValueError("--schedule is for --on model: the RTL has its own timing")
     if (

@@ -1,7 +1,7 @@
 """cocotb side of ``make sim`` and ``camhil run --on rtl``: one device program over the NICs, judged.
 
 The configuration comes as JSON in ``CAMHIL_RUN`` (:class:`tb.sim.sim.SimConfig`); the summary goes to
-``summary.json`` in the working directory, also where the run fails.
+``summary.json`` in the working directory, what a capture holds to ``capture.txt``, also where the run fails.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import cocotb
 from pymodel.device.pe import DeviceOptions
 from pymodel.host.table import Fabric
 from pymodel.run import load
+from tb.sim.pcap import PcapWriter
 from tb.sim.platform import Rig
 from tb.sim.sim import SimConfig
 
@@ -24,6 +25,9 @@ async def program(dut) -> None:
     config = SimConfig.from_json(os.environ["CAMHIL_RUN"])
     loaded = load(config.run.program)
     rig = Rig(dut, Fabric.build(config.run.fabric_config(loaded)), knobs=config.knobs, seed=config.run.seed)
+    capture = PcapWriter(Path(config.pcap), config.run.pes, config.pcap_window) if config.pcap else None
+    if capture is not None:
+        rig.sinks.append(capture)
     rig.summary.mismatches = 1  # stands if the run does not reach its end
     try:
         await rig.start()
@@ -36,3 +40,5 @@ async def program(dut) -> None:
         await rig.check(result)
     finally:
         rig.summary.save(Path("summary.json"))
+        if capture is not None:
+            Path("capture.txt").write_text(capture.close())

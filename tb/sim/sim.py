@@ -23,16 +23,22 @@ PROGRAMS = ROOT / "programs"
 DEFAULT_PROGRAM = "mixed_write"
 #: seconds between two lines of progress where the output is no terminal
 _LINE_EVERY = 5.0
+#: where a run says in one line what its capture holds
+_CAPTURE = "capture.txt"
 
 
 @dataclass(frozen=True)
 class SimConfig:
     """A run on the RTL in plain values: program and options, testbench knobs, cycles until it counts as
-    hung."""
+    hung, and the file that takes its packets ('': none) with the simulation time in ns that it covers (None:
+    all).
+    """
 
     run: RunConfig
     knobs: Mapping[str, int] = field(default_factory=dict)
     hang_after: int = 200_000
+    pcap: str = ""
+    pcap_window: tuple[int, int] | None = None
 
     def fabric(self) -> FabricConfig:
         """The program's own ``fabric(n_pes, seed)`` where it defines one, else that of the run's options."""
@@ -40,13 +46,15 @@ class SimConfig:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps({"run": asdict(self.run), "knobs": dict(self.knobs), "hang_after": self.hang_after})
+        own = {name: getattr(self, name) for name in ("hang_after", "pcap", "pcap_window")}
+        return json.dumps({"run": asdict(self.run), "knobs": dict(self.knobs), **own})
 
     @classmethod
     def from_json(cls, text: str) -> SimConfig:
         """The inverse of :meth:`to_json`."""
         raw = json.loads(text)
-        return cls(RunConfig(**raw["run"]), raw["knobs"], raw["hang_after"])
+        window = raw["pcap_window"] and tuple(raw["pcap_window"])
+        return cls(RunConfig(**raw["run"]), raw["knobs"], raw["hang_after"], raw["pcap"], window)
 
 
 class _Progress(threading.Thread):
@@ -88,8 +96,8 @@ def simulate(
 ) -> tuple[int, dict[str, Any], str]:
     """Build what is needed and run; gives (exit code, summary, reason of the failure or '').
 
-    ``out`` takes sim.log, results.xml, summary.json and, with ``waves``, waves.fst, of
-    ``window`` (from, to in ns) only where that is given. Raises BuildError.
+    ``out`` takes sim.log, results.xml, summary.json, for a run with a capture capture.txt, and, with
+    ``waves``, waves.fst, of ``window`` (from, to in ns) only where that is given. Raises BuildError.
     """
     pes = config.run.pes
     bench = build.nic_bench(pes)
@@ -105,6 +113,7 @@ def simulate(
     out.mkdir(parents=True, exist_ok=True)
     summary_file = out / "summary.json"
     summary_file.unlink(missing_ok=True)
+    (out / _CAPTURE).unlink(missing_ok=True)
     progress = _Progress(out / "progress")
     progress.start()
     try:
@@ -123,17 +132,39 @@ def simulate(
     return 0, summary, ""
 
 
-def run_rtl(config: RunConfig) -> int:
-    """What ``camhil run --on rtl`` does; gives the exit code."""
+def _show_capture(out: Path) -> None:
+    """Print what the capture of the run in ``out`` holds, if it has one."""
+    file = out / _CAPTURE
+    if file.is_file():
+        print(f"capture: {file.read_text().replace(f'{ROOT}/', '')}")
+
+
+def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
+    """What ``camhil run --on rtl`` does; gives the exit code.
+
+    ``pcap``: the file for a capture of all packets, '' for run.pcapng in the run's folder, None for none.
+    """
     out = build.BUILD / "run" / Path(config.program).stem
+    capture = ""
+    if pcap is not None:
+        try:
+            # before anything is compiled; the simulator runs in a directory of its own
+            out.mkdir(parents=True, exist_ok=True)
+            capture = str((Path(pcap) if pcap else out / "run.pcapng").resolve())
+            Path(capture).open("wb").close()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            print(f"camhil: cannot write {pcap!r}: {reason}", file=sys.stderr)
+            return 2
     # the simulator runs in a directory of its own
     config = replace(config, program=str(Path(config.program).resolve()))
     try:
-        code, summary, reason = simulate(SimConfig(config), out)
+        code, summary, reason = simulate(SimConfig(config, pcap=capture), out)
     except build.BuildError as error:
         print(f"camhil: {error}", file=sys.stderr)
         return 1
     name = f"{config.pes} PEs on the RTL, seed {config.seed}"
+    _show_capture(out)
     if code:
         print(f"camhil: {name}: FAILED\n{reason}\nlog: {out / 'sim.log'}", file=sys.stderr)
         return code
@@ -184,12 +215,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--waves", action="store_true")
-    parser.add_argument("--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves cover")
+    parser.add_argument("--pcap", action="store_true", help="write every packet to build/sim/run.pcapng")
+    parser.add_argument(
+        "--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves and capture cover"
+    )
     args = parser.parse_args(argv)
     out = build.BUILD / "sim"
     try:
         program = _program_path(args.test or DEFAULT_PROGRAM)
-        config = SimConfig(RunConfig(program, pes=args.pes, on="rtl", seed=args.seed))
+        config = SimConfig(
+            RunConfig(program, pes=args.pes, on="rtl", seed=args.seed),
+            pcap=str(out / "run.pcapng") if args.pcap else "",
+            pcap_window=args.window,
+        )
         config.fabric()
         build.nic_bench(args.pes)
     except (ValueError, ProgramError, build.BuildError) as error:
@@ -206,6 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     if summary:
         print(_table(summary))
+    _show_capture(out)
     if args.waves:
         print(f"waves: {out / f'waves{build.wave_suffix()}'}")
     if code:

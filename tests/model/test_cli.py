@@ -84,6 +84,9 @@ BAD = [
     (["run", "{}", "--seed", "x"], GOOD, "argument --seed: invalid int value"),
     (["run", "{}", "--on", "rtl", "--schedule", "lazy"], GOOD, "--schedule is for --on model"),
     (["run", "{}", "--on", "rtl"], GOOD, "the RTL platform is not part of pymodel"),
+    (["run", "{}", "--pcap"], GOOD, "--pcap is for --on rtl"),
+    (["run", "--pcap", "{}"], GOOD, "is no capture file: put --pcap behind the program"),
+    (["run", "no\nsuch.py"], None, "program no\\nsuch.py: no such file"),
     (["run", "{}", "--depth", "100"], GOOD, "SQ depth 100: a power of two"),
     (["run", "{}", "--format", "1", "--depth", "16384"], GOOD, "SQ depth 16384"),
     (["run", "{}", "--heap", "1"], GOOD, "heap of 1048576 bytes"),
@@ -168,10 +171,10 @@ def test_one_bad_schedule_fails_the_whole(tmp_path: Path, capsys: pytest.Capture
 
 def test_the_rtl_hook_gets_the_configuration() -> None:
     """`--on rtl` hands a RunConfig over and returns the hook's exit code; it survives a trip through JSON."""
-    got: list[RunConfig] = []
+    got: list[tuple[RunConfig, str | None]] = []
 
-    def rtl(config: RunConfig) -> int:
-        got.append(config)
+    def rtl(config: RunConfig, pcap: str | None) -> int:
+        got.append((config, pcap))
         return 7
 
     args = [
@@ -190,8 +193,11 @@ def test_the_rtl_hook_gets_the_configuration() -> None:
         "50",
     ]
     assert cli.main(args, rtl=rtl) == 7
-    assert got == [RunConfig(HELLO, 4, "rtl", 9, qps=2, mixed=True, poll_limit=50)]
-    assert RunConfig.from_json(got[0].to_json()) == got[0]
+    for capture in (["--pcap"], ["--pcap", "some.pcapng"]):
+        assert cli.main([*args, *capture], rtl=rtl) == 7
+    config = RunConfig(HELLO, 4, "rtl", 9, qps=2, mixed=True, poll_limit=50)
+    assert got == [(config, None), (config, ""), (config, "some.pcapng")]
+    assert RunConfig.from_json(config.to_json()) == config
 
 
 def test_entry_points() -> None:
