@@ -200,9 +200,9 @@ class DriverG3(DriverG2):
                 self._trap(pe, qp, (first, tail), target, qp.posted_index(index), status)
             if index == wanted:
                 break
+        self._polled(pe, qp, (first, tail), target, target, 0)
         CELL.pack_into(pe.ub, words.ub32, target)
         await store(qp.sq_tail_addr, CELL.pack(target), True)
-        self._polled(pe, qp, (first, tail), target, target, 0)
         await ring_cq(pe, qp, tail, words)
         return 0
 
