@@ -18,6 +18,7 @@ from pymodel.cli_decode import KINDS, decode
 from pymodel.cli_encode import encode
 from pymodel.cli_input import InputError, one_line
 from pymodel.device.pe import POLL_LIMIT
+from pymodel.generation import Generation
 from pymodel.host.table import Fabric
 from pymodel.model import SCHEDULES
 from pymodel.run import Loaded, ProgramError, RunConfig, load, run_on_model
@@ -62,6 +63,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--depth", type=int, default=64, help="SQ depth (default 64)")
     run.add_argument("--heap", type=int, default=16, metavar="MIB", help="heap size in MiB (default 16)")
     run.add_argument("--poll-limit", type=int, default=POLL_LIMIT, help="tries of poll_cq per CQE")
+    run.add_argument(
+        "--generation",
+        type=int,
+        choices=tuple(int(g) for g in Generation),
+        default=1,
+        help="driver generation: 1 builds WQEs in place, 2 stages them, 3 completes by wqe_id (default 1)",
+    )
+    run.add_argument("--dirty-ub", action="store_true", help="staging memory starts with random content")
+    run.add_argument(
+        "--signal-write", action="store_true", help="signals go as 4-byte WRITEs, not as atomics"
+    )
     run.add_argument("--no-sanitizer", action="store_true", help="do not look for races")
     run.add_argument(
         "--pcap",
@@ -119,6 +131,9 @@ def _config(args: argparse.Namespace) -> RunConfig:
         depth=args.depth,
         heap_mib=args.heap,
         poll_limit=args.poll_limit,
+        generation=args.generation,
+        dirty_ub=args.dirty_ub,
+        signal_write=args.signal_write,
         sanitize=not args.no_sanitizer,
     )
 
@@ -201,5 +216,13 @@ def _run(config: RunConfig, schedule: str, program: Loaded) -> int:
     if not result.good:
         print(f"camhil: {name}: FAILED", *result.problems, sep="\n", file=sys.stderr)
         return 1
-    print(f"{name}: {result.posts} puts, {result.put_bytes} bytes, {result.cycles} cycles: good")
+    puts = result.posts - result.reads - result.atomics
+    done = [f"{puts} puts, {result.put_bytes} bytes"]
+    if result.reads:
+        done.append(f"{result.reads} gets, {result.get_bytes} bytes")
+    if result.atomics:
+        done.append(f"{result.atomics} atomics")
+    if result.errors_provoked:
+        done.append(f"{result.errors_provoked} errors as announced")
+    print(f"{name}: {', '.join(done)}, {result.cycles} cycles: good")
     return 0

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import cocotb
 
-from pymodel.device.pe import DeviceOptions
 from pymodel.host.table import Fabric
 from pymodel.run import load
 from tb.sim.pcap import PcapWriter
@@ -33,7 +32,7 @@ async def program(dut) -> None:
         await rig.start()
         result = await rig.run(
             loaded.main,
-            options=DeviceOptions(poll_limit=config.run.poll_limit),
+            options=config.run.options(),
             sanitize=config.run.sanitize,
             hang_after=config.hang_after,
         )

@@ -44,7 +44,8 @@ def test_good_run_under_all_schedules(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     "args",
     [["--schedule", "lazy"], ["--mixed", "--qps", "4"], ["--format", "1", "--mtu", "256", "--depth", "16"],
-     ["--heap", "2"], ["--no-sanitizer"], ["--poll-limit", "1000"], ["--pes", "1"], ["--pes", "16"]],
+     ["--heap", "2"], ["--no-sanitizer"], ["--generation", "2", "--dirty-ub"],
+     ["--generation", "3", "--signal-write"], ["--poll-limit", "1000"], ["--pes", "1"], ["--pes", "16"]],
 )  # fmt: skip
 def test_options(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Each option is accepted and the run is good."""
@@ -84,6 +85,7 @@ BAD = [
     (["run", "{}", "--seed", "x"], GOOD, "argument --seed: invalid int value"),
     (["run", "{}", "--on", "rtl", "--schedule", "lazy"], GOOD, "--schedule is for --on model"),
     (["run", "{}", "--on", "rtl"], GOOD, "the RTL platform is not part of pymodel"),
+    (["run", "{}", "--generation", "4"], GOOD, "argument --generation: invalid choice: 4"),
     (["run", "{}", "--pcap"], GOOD, "--pcap is for --on rtl"),
     (["run", "--pcap", "{}"], GOOD, "is no capture file: put --pcap behind the program"),
     (["run", "no\nsuch.py"], None, "program no\\nsuch.py: no such file"),
@@ -146,6 +148,23 @@ def test_failing_programs(
     err = capsys.readouterr().err
     assert err.startswith(f"camhil: 2 PEs on the model, {schedule}, seed 0: FAILED\n") and message in err
     assert "Traceback" not in err
+
+
+def test_what_a_run_did_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Puts, gets and atomics apart."""
+    body = (
+        "async def main(pe):\n"
+        "    a, b = pe.alloc(64), pe.alloc(64)\n"
+        "    if pe.rank == 0:\n"
+        "        await pe.put_nbi(b, a, 8, 1)\n"
+        "        await pe.quiet(1)\n"
+        "        await pe.get_nbi(a, b, 24, 1)\n"
+        "        await pe.quiet(1)\n"
+        "        await pe.atomic.fetch_add(b, 1, 1)\n"
+    )
+    file = _program(tmp_path, body)
+    assert _call(["run", file, "--schedule", "eager"]) == 0
+    assert "1 puts, 8 bytes, 1 gets, 24 bytes, 1 atomics, " in capsys.readouterr().out
 
 
 def test_one_bad_schedule_fails_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

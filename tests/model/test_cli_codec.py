@@ -27,12 +27,14 @@ from hypothesis import strategies as st
 
 from pymodel import cli
 from pymodel.cli_decode import decode_wqe
+from pymodel.device import Pe
 from pymodel.formats import cqe, packet, wqe
 from pymodel.formats.cqe import CqeError
 from pymodel.formats.error_codes import ERROR_NAMES, error_name, verbs_class
 from pymodel.formats.packet import Bth, RxReason
 from pymodel.formats.wqe import WQE_FIELDS, WqeOp
 from pymodel.nic import rules
+from tests.model.model_programs import model_run, only
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = settings(deadline=None, database=None, derandomize=True, max_examples=200)
@@ -290,6 +292,54 @@ def test_put_and_get(
     assert {name: seen[name] for name in want} == want
     assert [check["error_code"] for check in seen["checks"]] == ([0x9F] if length > 1 << 31 else [])
     assert decoded("sq-doorbell", out["sq_doorbell"], version)["qp_id"] == wqn
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_device_posts_what_encode_prints(version: int) -> None:
+    """Every call of the device API over a zeroed ring: the same 128 bytes, the same doorbell."""
+    made: list[dict[str, Any]] = []
+    posted: list[dict[str, str]] = []
+    rings: list[int] = []
+
+    async def main(pe: Pe) -> None:
+        block = pe.alloc(256)
+        qp = pe.qp(1)
+        base = {"version": version, "wqn": qp.wqn, "rkey": qp.rkey, "remote_addr": pe.ptr(block, 1)}
+
+        def note(item: dict[str, Any]) -> None:
+            made.append({**base, "head": qp.sq_head - 1, **item})
+            slot = pe.view(qp.sq_addr + 128 * ((qp.sq_head - 1) % qp.depth), 128)
+            posted.append({"wqe": slot.tobytes().hex(), "sq_doorbell": f"0x{rings[-1]:016x}"})
+
+        for op, size in (("put", 40), ("get", 0), ("get", 129)):
+            await (pe.put_nbi if op == "put" else pe.get_nbi)(block, block, size, 1)
+            note({"op": op, "length": size, "lkey": pe.lkey, "local_addr": block})
+            await pe.quiet(1)
+        for kind, bits in ((np.int32, 32), (np.uint64, 64)):
+            for op in TABLE:
+                value, cond = (-7, 5) if bits == 32 else (ONES[64] - 7, 5)
+                args = {"fetch": (), "inc": (), "fetch_inc": (), "compare_swap": (cond, value)}.get(
+                    op, (value,)
+                )
+                name = {"and": "and_", "or": "or_"}.get(op, op)
+                await getattr(pe.atomic, name)(block, *args, 1, dtype=kind)
+                item = {"op": op, "bits": bits, "value": value, "cond": cond}
+                note({**item, "lkey": qp.amo_lkey, "local_addr": qp.amo_addr})
+        await pe.quiet(1)
+
+    run = model_run(only(0, main), versions=(version,), sq_depths=(64,))
+    write = run.backend.mmio_write
+
+    def listen(pe: int, addr: int, data: int) -> bool:
+        done = write(pe, addr, data)
+        if done and addr % 4096 == 0:
+            rings.append(data)
+        return done
+
+    run.backend.mmio_write = listen
+    run.run()
+    assert len(made) == 3 + 2 * len(TABLE)
+    assert encoded(made) == posted
 
 
 def test_many_objects_of_both_versions_keep_their_order() -> None:
