@@ -1,6 +1,6 @@
 // Executes atomics one at a time (nic.md 5): locks the 8-byte word, so that no inbound WRITE enters it, waits for the write
 // responses of the WRITE bursts that started before, reads, computes, writes, waits for the response. Reads and writes are
-// single beats of exactly 8 or 4 bytes under AXI ID 2. Operations follow each other at the price of one cycle.
+// single beats of exactly 8 or 4 bytes under AXI ID 2. Operations follow each other without a pause.
 module atomic_unit
   import rnic_pkg::*, atomic_pkg::*;
 #(
@@ -92,7 +92,7 @@ module atomic_unit
   logic             write, wide;
   amo_done_t        done;
   logic             done_ready;
-  logic [1:0]       unused_op_cnt, unused_done_cnt;
+  logic [1:0]       unused_op_cnt, done_cnt;
 
   fifo #(.T(amo_op_t), .Depth(2)) i_ops (
       .clk_i, .rst_ni, .in_valid_i(op_valid_i), .in_ready_o(op_ready_o), .in_data_i(op_i),
@@ -101,10 +101,11 @@ module atomic_unit
   assign accept = op_valid_i && op_ready_o;
 
   // ------------------------------------------------------------------ sequence
-  // An operation starts when its result has a place, so the lock never waits for the transmit side. Between two operations
-  // the lock is open for a cycle, in which a WRITE that waits for it starts.
+  // An operation starts when its result has a place, so the lock never waits for the transmit side. In the last cycle of an
+  // operation the lock is open, and a WRITE that waits for it starts.
   assign skip = state_q == StIdle && next_valid && done_ready && bad_q[next.qpi];
-  assign take = state_q == StIdle && next_valid && done_ready && !bad_q[next.qpi];
+  assign take = next_valid && !bad_q[next.qpi] &&
+                (finish ? !failed && done_cnt == '0 : state_q == StIdle && done_ready);
   assign wide = amo_wide(op_q.bth);
 
   // WRITE bursts that started before the lock: all those without a response in its first cycle
@@ -140,18 +141,16 @@ module atomic_unit
       first_q  <= take;
       bursts_q <= bursts_q + CntW'(start_i) - CntW'(inbound_b_valid_i);
       unique case (state_q)
-        StIdle:  if (take) begin
-          state_q  <= StDrain;
-          locked_q <= 1'b1;
-        end
         StDrain: if (rd_req_valid_o && rd_req_ready_i) state_q <= StRead;
-        StRead:  if (rd_beat_valid_i) state_q <= StWrite;
+        StRead:  if (rd_beat_valid_i) begin
+          state_q    <= StWrite;
+          req_sent_q <= wr_req_valid_o && wr_req_ready_i;
+        end
         StWrite: begin
           req_sent_q  <= req_sent_q || wr_req_ready_i;
           data_sent_q <= data_sent_q || wr_beat_ready_i;
           if ((req_sent_q || wr_req_ready_i) && (data_sent_q || wr_beat_ready_i)) begin
             state_q     <= StResponse;
-            req_sent_q  <= 1'b0;
             data_sent_q <= 1'b0;
           end
         end
@@ -161,6 +160,10 @@ module atomic_unit
         state_q  <= StIdle;
         locked_q <= 1'b0;
         if (failed) bad_q[op_q.qpi] <= 1'b1;
+      end
+      if (take) begin
+        state_q  <= StDrain;
+        locked_q <= 1'b1;
       end
       if (ctx_i.qp_set || ctx_i.qp_reset) bad_q[ctx_i.qpi] <= 1'b0;
       cnt_o               <= '0;
@@ -178,7 +181,7 @@ module atomic_unit
     end
   end
 
-  assign lock_valid_o = locked_q;
+  assign lock_valid_o = locked_q && !finish;
   assign lock_addr_o  = op_q.addr[63:3];
 
   // ------------------------------------------------------------------ read, compute, write
@@ -192,7 +195,8 @@ module atomic_unit
       .write_o(write), .new_o(value)
   );
 
-  assign wr_req_valid_o  = state_q == StWrite && !req_sent_q;
+  // the address goes while the value is computed
+  assign wr_req_valid_o  = (state_q == StRead && rd_beat_valid_i && !finish) || (state_q == StWrite && !req_sent_q);
   assign wr_req_o        = '{addr: op_q.addr, len: '0, size: wide ? 3'd3 : 3'd2, id: IdAtomic};
   assign wr_beat_valid_o = state_q == StWrite && !data_sent_q;
   assign lanes           = (!wide && op_q.addr[2]) ? value_q << 32 : value_q;
@@ -212,7 +216,7 @@ module atomic_unit
   };
   fifo #(.T(amo_done_t), .Depth(2)) i_done (
       .clk_i, .rst_ni, .in_valid_i(finish || skip), .in_ready_o(done_ready), .in_data_i(done),
-      .out_valid_o(done_valid_o), .out_ready_i(done_ready_i), .out_data_o(done_o), .count_o(unused_done_cnt)
+      .out_valid_o(done_valid_o), .out_ready_i(done_ready_i), .out_data_o(done_o), .count_o(done_cnt)
   );
 
   qp_inflight #(.Max(7)) i_inflight (
