@@ -75,6 +75,55 @@ def test_fields_stand_where_the_device_reads_them() -> None:
         assert _u(raw, scq + 48, 8) == 0x0800_0010 + 4096 * plan.qpn
 
 
+@pytest.mark.parametrize(
+    ("generation", "wq", "cq", "total"), [(1, 80, 56, 640), (2, 96, 64, 736), (3, 96, 72, 768)]
+)
+@pytest.mark.parametrize("qps", [1, 3])
+def test_tables_of_each_generation(generation: int, wq: int, cq: int, total: int, qps: int) -> None:
+    """Device page 7.2: sizes, offsets of the fields that G2 and G3 add, R = 2 takes 736 bytes in G2.
+
+    ignore_overrun reaches the device as bit 1 of cq_attr_flags (2.6); the amo buffer is 4096-aligned (7.3).
+    """
+    kind = Generation(generation)
+    assert (SqContext.size(kind), CqContext.size(kind)) == (wq, cq)
+    assert QueueInfo.layout(0, 2, 1, kind).total(0, 2) == total
+    pes = 3
+    overrun = {"ignore_overrun": True} if generation == 3 else {}
+    fabric = Fabric.build(FabricConfig(n_pes=pes, seed=6, qps=qps, generation=kind, **overrun))  # type: ignore[arg-type]
+    raw, pe = _info(fabric, 1), fabric.pes[1]
+    n = pes * qps
+    places = [48, 48 + wq * n, 48 + 2 * wq * n, 48 + (2 * wq + cq) * n, 48 + 2 * (wq + cq) * n]
+    assert [_u(raw, 8 + 8 * i, 8) - QP_INFO_ADDR for i in range(5)] == places and _u(raw, 0, 4) == qps
+    for (rank, peer, qp), plan in fabric.qps.items():
+        if rank != 1:
+            continue
+        sq = 48 + wq * (peer * qps + qp)
+        scq = places[2] + cq * (peer * qps + qp)
+        assert (_u(raw, sq, 4), _u(raw, sq + 20, 4), _u(raw, sq + 40, 4)) == (
+            plan.qpn, plan.sq_depth, int(generation > 1),
+        )  # fmt: skip
+        assert (_u(raw, sq + 64, 8), _u(raw, sq + 72, 4)) == (pe.amo_base + 1024 * peer, pe.amo_lkey)
+        assert (_u(raw, scq, 4), _u(raw, scq + 40, 4)) == (plan.cqn, int(generation > 1))
+        assert _u(raw, scq + 48, 8) == 0x0800_0010 + 4096 * plan.qpn
+        if generation == 3:
+            assert _u(raw, scq + 56, 4) == 2 and _u(raw, scq + 64, 8) == 0
+    align = 512 if generation == 1 else 4096
+    assert pe.amo_base % align == pe.amo_size % align == 0 and pe.amo_size >= 1024 * pes
+    amo = next(mr for mr in pe.mrs.values() if mr.base == pe.amo_base)
+    assert (amo.loc_write, amo.rem_write, amo.rem_read, amo.rem_atomic) == (True, False, False, False)
+    heap = next(mr for mr in pe.mrs.values() if mr.base == pe.heap_base)
+    assert heap.loc_write and heap.rem_write and heap.rem_read and heap.rem_atomic
+
+
+def test_limits_of_reads_and_atomics_reach_the_context() -> None:
+    """Both K of the NIC page, section 2, by override."""
+    fabric = Fabric.build(FabricConfig(overrides={(0, 1, 0): {"max_rd_atomic": 3, "max_dest_rd_atomic": 5}}))
+    context = fabric.pes[0].qp_contexts[fabric.qps[0, 1, 0].qpn]
+    assert (context.max_rd_atomic, context.max_dest_rd_atomic) == (3, 5)
+    other = fabric.pes[1].qp_contexts[fabric.qps[1, 0, 0].qpn]
+    assert (other.max_rd_atomic, other.max_dest_rd_atomic) == (16, 16)
+
+
 def test_pack_and_unpack_are_inverse() -> None:
     """Entries read back as written."""
     for generation, sq_fields, cq_fields in ((1, 11, 8), (2, 13, 9), (3, 14, 10)):

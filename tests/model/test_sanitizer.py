@@ -1,17 +1,18 @@
 """Race sanitizer: each rule red and green, both accesses named, declared ranges.
 
-Sweep: rules x schedules. Stimulus: minimal programs on the golden NICs, and posts made by hand for gets and
-atomics, which the device API does not have yet. Checks: the exact access raises, the same program with its
-quiet does not. Timing: none. Does not prove: absence of races between PEs that no platform can order.
+Sweep: rules x schedules. Stimulus: minimal programs on the golden NICs, and posts made by hand where the
+order of two PEs matters. Checks: the exact access raises, the same program with its quiet does not. Timing:
+none. Does not prove: absence of races between PEs that no platform can order.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pymodel.device import Pe
+from pymodel.device import Pe, aclshmemi_roce_get_atomic_fetch_data
 from pymodel.platform import PostInfo, Watch, wait
 from pymodel.runner import Task
 from pymodel.sanitizer import RaceError, RaceSanitizer
@@ -266,7 +267,174 @@ def test_switched_off() -> None:
         model_run(only(0, main)).run()
 
 
-# ------------------------------------------------------------------ gets and atomics, posts by hand
+# ------------------------------------------------------------------ gets and atomics
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("access", ["read", "store", "put", "other get"])
+def test_destination_of_a_get_only_after_a_quiet(access: str, quiet: bool, schedule: Schedule) -> None:
+    """Also under eager, where the bytes are there long before."""
+
+    async def main(pe: Pe) -> None:
+        dst, other = pe.alloc(64), pe.alloc(64)
+        await pe.get_nbi(dst, other, 64, 1)
+        if quiet:
+            await pe.quiet(1)
+        if access == "read":
+            pe.memory(dst + 60, 4)
+        elif access == "store":
+            await pe.store(dst + 60, b"mine")
+        elif access == "put":
+            await pe.put_nbi(other, dst + 60, 4, 2)
+        else:
+            await pe.get_nbi(dst + 60, other, 4, 2)
+        await pe.quiet_all()
+
+    run = model_run(only(0, main), schedule, n_pes=3)
+    if quiet:
+        assert run.run().problems == []
+        return
+    words = {
+        "read": "read of 4 bytes at 0x[0-9a-f]+ by main .* looks at the result of READ 0 of PE 0 to PE 1",
+        "store": "store of 4 bytes at 0x[0-9a-f]+ by main of PE 0 meets the result of READ 0 of PE 0 to PE 1",
+        "put": "WRITE 0 of PE 0 to PE 2, QP 0 .* sends the result of READ 0 of PE 0 to PE 1",
+        "other get": "READ 0 of PE 0 to PE 2, QP 0 .* writes over memory of READ 0 of PE 0 to PE 1",
+    }
+    with pytest.raises(RaceError, match=words[access]) as caught:
+        run.run()
+    assert str(caught.value).endswith("no quiet of PE 0 to PE 1 since")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("quiet", [True, False])
+def test_fetch_cell_only_after_a_quiet(quiet: bool, schedule: Schedule) -> None:
+    """The cell of that peer; another peer's is free. A synchronous atomic has its quiet inside."""
+
+    async def main(pe: Pe) -> None:
+        word = pe.alloc(8)
+        await pe.atomic.add(word, 1, 1)
+        await pe.atomic.add(word, 1, 2)
+        await pe.quiet(1 if quiet else 2)
+        aclshmemi_roce_get_atomic_fetch_data(pe, 1, 0, dtype=np.int64)
+        await pe.quiet(2)
+        await pe.atomic.fetch_add(word, 1, 1)
+
+    run = model_run(only(0, main), schedule, n_pes=3)
+    if quiet:
+        assert run.run().problems == []
+        return
+    with pytest.raises(RaceError, match="read of 8 bytes .* looks at the result of ATOMIC 0 of PE 0 to PE 1"):
+        run.run()
+
+
+def test_a_failed_quiet_says_so() -> None:
+    """After an error the rest is not free, and the report tells why."""
+
+    async def main(pe: Pe) -> None:
+        word = pe.alloc(16)
+        await pe.atomic.add(word + 4, 1, 1)
+        await pe.atomic.fetch_add(word, 1, 1)
+
+    with pytest.raises(RaceError, match="since that went so far; one ended with status 0x89"):
+        model_run(only(0, main)).run()
+
+
+@pytest.mark.parametrize("track", [True, False])
+@pytest.mark.parametrize(
+    "who", ["store of the target", "put of a third", "put of the same QP", "atomic", "get"]
+)
+def test_what_a_get_reads_stays_until_its_quiet(who: str, track: bool, task: Task) -> None:
+    """Nothing orders the NIC's reads with what follows, not even on one QP (NIC page 5)."""
+    san = RaceSanitizer(3, track)
+    san.posted(_post("READ", local=0x1000, remote=0x9000), task)
+
+    def change(index: int) -> None:
+        if who == "store of the target":
+            san.stored(1, 0x903C, 4, task)
+        elif who == "put of a third":
+            san.posted(_post("WRITE", index, 0x5000, 0x903C, 4, pe=2), task)
+        elif who == "put of the same QP":
+            san.posted(_post("WRITE", index, 0x5000, 0x903C, 4), task)
+        elif who == "atomic":
+            san.posted(_post("ATOMIC", index, 0x7000, 0x903C, 4, pe=2), task)
+        else:
+            san.posted(_post("READ", index, 0x903C, 0x5000, 4, pe=1, peer=2), task)
+
+    does = "writes over what is read by" if who == "get" else "changes what is read by"
+    with pytest.raises(RaceError, match=f"{does} READ 0 of PE 0 to PE 1, QP 0") as caught:
+        change(1)
+    assert str(caught.value).endswith("no quiet of PE 0 to PE 1 since")
+    # the target may look, and others may read it too
+    san.read(1, 0x9000, 64, task)
+    san.posted(_post("READ", 7, 0x6000, 0x9000, pe=2), task)
+    san.executed(0, 1, 0, 0)
+    with pytest.raises(RaceError):
+        change(2)
+    san.quieted(0, 1, 0, 1, 1, 0)
+    san.quieted(2, 1, 0, 8, 8, 0)
+    change(3)
+
+
+@pytest.mark.parametrize("second", ["WRITE", "ATOMIC", "READ"])
+@pytest.mark.parametrize("first", ["WRITE", "ATOMIC"])
+@pytest.mark.parametrize("same_qp", [True, False])
+def test_two_under_way_to_the_same_bytes(first: str, second: str, same_qp: bool, task: Task) -> None:
+    """One QP is in order, the NIC orders atomics; the rest races until the first has executed."""
+    san = RaceSanitizer(3, True)
+    san.posted(_post(first, local=0x1000, length=8), task)
+    later = _post(second, 1 if same_qp else 0, 0x2000, 0x9004, 4, pe=0 if same_qp else 2)
+    if same_qp or first == second == "ATOMIC":
+        san.posted(later, task)
+        return
+    does = "reads" if second == "READ" else "meets"
+    with pytest.raises(RaceError, match=f"{does} the destination of {first} 0 .*: it has not arrived yet"):
+        san.posted(later, task)
+    san.executed(0, 1, 0, 0)
+    san.posted(later, task)
+
+
+def test_an_atomic_and_the_target(task: Task) -> None:
+    """Its own store or plain read meets the atomic until it has executed; what one QP did before has, too."""
+    san = RaceSanitizer(2, True)
+    san.posted(_post("ATOMIC", 0, length=8), task)
+    san.posted(_post("READ", 1, 0x2000, 0xA000), task)
+    san.posted(_post("WRITE", 2, 0x3000, 0xB000), task)
+    with pytest.raises(RaceError, match="looks at the destination of ATOMIC 0 .* it has not arrived yet"):
+        san.read(1, 0x9000, 8, task)
+    with pytest.raises(RaceError, match="meets the destination of ATOMIC 0"):
+        san.stored(1, 0x9007, 1, task)
+    san.executed(0, 1, 0, 2)
+    san.read(1, 0x9000, 8, task)
+    san.stored(1, 0x9000, 8, task)
+    san.stored(1, 0xB000, 8, task)
+
+
+def test_puts_and_gets_meet_results_and_arrivals_on_the_other_side(task: Task) -> None:
+    """A put into, and a get from, what the peer is getting itself; a put of what is arriving here."""
+    san = RaceSanitizer(3, True)
+    san.posted(_post("READ", 0, 0x9000, 0x1000, pe=1, peer=2), task)
+    with pytest.raises(RaceError, match="WRITE 0 of PE 0 .* meets the result of READ 0 of PE 1 to PE 2"):
+        san.posted(_post("WRITE", 0, 0x1000, 0x9000), task)
+    with pytest.raises(RaceError, match="READ 0 of PE 0 .* reads the result of READ 0 of PE 1 to PE 2"):
+        san.posted(_post("READ", 0, 0x2000, 0x9000), task)
+    san = RaceSanitizer(3, True)
+    san.posted(_post("WRITE"), task)
+    with pytest.raises(RaceError, match="WRITE 0 of PE 1 .* sends the destination of WRITE 0 of PE 0"):
+        san.posted(_post("WRITE", 0, 0x9000, 0x1000, pe=1, peer=2), task)
+    with pytest.raises(RaceError, match="READ 0 of PE 1 .* writes over the destination of WRITE 0 of PE 0"):
+        san.posted(_post("READ", 0, 0x9000, 0x2000, pe=1, qp=1), task)
+
+
+def test_what_a_nic_refuses_for_its_length_touches_nothing(task: Task) -> None:
+    """Beyond 2^31 bytes; of a length beyond 32 bits only the low ones count."""
+    san = RaceSanitizer(2, True)
+    san.posted(_post(length=(1 << 31) + 1), task)
+    san.posted(_post(index=1, length=(1 << 32) + 4), task)
+    san.stored(0, 0x1004, 64, task)
+    with pytest.raises(RaceError, match="changes the source of WRITE 1"):
+        san.stored(0, 0x1000, 4, task)
+
+
+# ------------------------------------------------------------------ posts by hand
 @pytest.mark.parametrize("opcode", ["READ", "ATOMIC"])
 def test_destination_of_a_get_and_fetch_cell(opcode: str, task: Task) -> None:
     """Neither read nor written nor sent on before the quiet; conditions of waits (no task) may look."""
