@@ -27,11 +27,9 @@ module tx_gate
   input  lane_t              lane_i,
   /// its packet asks to leave
   input  logic               ask_i,
-  /// the packet starts a WQE
-  input  logic               first_i,
-  /// of a READ or atomic
+  /// the packet is of a READ or atomic
   input  logic               fetches_i,
-  /// with a fence
+  /// of a WQE with a fence; true for all its packets, since no READ or atomic starts between them
   input  logic               fence_i,
   /// PSN of the packet
   input  psn_t               psn_i,
@@ -85,7 +83,7 @@ module tx_gate
   assign una         = una_valid ? una_ram : '{psn: keep.sq_psn, rd: '0};
   assign unacked     = psn_i - una.psn;
   assign outstanding = rd_i - una.rd;
-  assign rd_ok       = !first_i || ((!fence_i || outstanding == '0) && (!fetches_i || outstanding < keep.max_rd));
+  assign rd_ok       = (!fence_i || outstanding == '0) && (!fetches_i || outstanding < keep.max_rd);
   // a READ of more PSNs than the window goes alone
   assign window_ok   = (unacked == '0) || ({1'b0, unacked} + {1'b0, step_i} < {1'b0, PsnWindow});
   assign go_o        = rd_ok && window_ok;

@@ -162,8 +162,8 @@ module tx_sched
 
   tx_gate i_gate (
     .clk_i, .rst_ni, .ctx_i, .load_i, .qpi_i(qpi_q), .una_i, .una_rd_i, .grant_i(grant), .grant_lane_i(arb_lane),
-    .lane_i(lane_q), .ask_i(alive && !bad), .first_i(first), .fetches_i(fetches), .fence_i(head_i.fence),
-    .psn_i(psn_q[lane_q]), .step_i(step), .rd_i(rd_q[lane_q]), .go_o(go), .none_o(none), .hold_rd_o, .hold_psn_o
+    .lane_i(lane_q), .ask_i(alive && !bad), .fetches_i(fetches), .fence_i(head_i.fence), .psn_i(psn_q[lane_q]),
+    .step_i(step), .rd_i(rd_q[lane_q]), .go_o(go), .none_o(none), .hold_rd_o, .hold_psn_o
   );
 
   assign pop_o      = send && last;
