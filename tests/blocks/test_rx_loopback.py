@@ -1,21 +1,23 @@
 """The data path sends to itself: gather, framer, receive checks, responder, scatter and the acknowledgements
 back.
 
-Sweep: WRITE messages of many QPs with all MTUs, lengths 0 to several packets, any alignment on both sides,
-packets of the QPs interleaved; memory latency and stalls on memory and link; all forms of request packets on
-the link alone.
+Sweep: WRITE and READ messages of many QPs with all MTUs, lengths 0 to several packets, any alignment on both
+sides, packets of the QPs interleaved; memory latency and stalls on memory and link; all forms of request
+packets on the link alone.
 Stimulus: request packets as the requester cuts them; the link is looped back, or watched.
 Checks: each frame on the link byte for byte (headers, checksum, pad, ICRC by the library); the whole memory
 at the end; the acknowledgements of each QP (PSNs not decreasing, MSN the count at that PSN, the last request
-covered); tkeep, stable beats (in the bench); counters; nothing left for a reset.
+covered); the READ responses of each QP as the requester sees them (each PSN once and in order, slot, last);
+tkeep, stable beats (in the bench); counters; nothing left for a reset.
 Timing: 4 KiB WRITEs keep the link at least 97 % busy without a gap inside a frame, at 200 cycles of memory
-latency; 64-byte WRITEs at most 5 cycles each.
+latency, 4 KiB READs 95 %; 64-byte WRITEs at most 5 cycles each.
 Not proved here: errors (test_rx.py, test_rx_responder.py, test_gather.py, test_scatter.py).
 """
 
 import random
 
 import cocotb
+from cocotb.triggers import FallingEdge
 
 from tests.blocks import rx_driver
 from tests.blocks.rx_driver import (
@@ -270,3 +272,143 @@ async def test_frames(dut, stall: float) -> None:
         assert got == expected, f"frame {n}: {got.hex()}\nwant {expected.hex()}"
     await bench.idle(4)
     assert bench.counts() == {"tx_request": len(want)}
+
+
+READ_REQ = 0x0C
+#: kinds of responses as the requester sees them
+DATA = 3
+
+
+class Reader:
+    """The requester's side of READs: at most 16 a QP under way, each with its place and its PSNs."""
+
+    def __init__(self, bench: Bench, mtus: list[int], psns: list[int], rkey: int, lkey: int) -> None:
+        self.bench, self.mtus, self.psns, self.rkey, self.lkey = bench, mtus, psns, rkey, lkey
+        self.due: list[list[tuple[int, int, bool]]] = [[] for _ in range(QPS)]  # PSN, slot, last of its READ
+        self.open = [0] * QPS
+        self.count = 0
+        cocotb.start_soon(self.watch())
+
+    async def start(self, qpi: int, laddr: int, raddr: int, length: int) -> None:
+        """Announces a READ and queues its request."""
+        bench, dut = self.bench, self.bench.dut
+        await bench.until(lambda: self.open[qpi] < 16, 20000)
+        count = max(1, -(-length // (128 << self.mtus[qpi])))
+        first, slot = self.psns[qpi], self.count % 16
+        self.psns[qpi] = (first + count) % (1 << 24)
+        self.count += 1
+        self.open[qpi] += 1
+        self.due[qpi] += [((first + k) % (1 << 24), slot, k == count - 1) for k in range(count)]
+        dut.expect_valid_i.value = 1
+        dut.expect_qpi_i.value, dut.expect_slot_i.value, dut.expect_kind_i.value = qpi, slot, 0
+        dut.expect_first_i.value = first
+        dut.expect_last_i.value = (first + count - 1) % (1 << 24)
+        dut.expect_laddr_i.value, dut.expect_lkey_i.value = laddr, self.lkey
+        dut.expect_len_i.value = length
+        bench.jobs.append(Job(qpi, READ_REQ, first, 0, 0, True, (raddr, self.rkey, length)))
+        await bench.cycle()
+        dut.expect_valid_i.value = 0
+
+    async def watch(self) -> None:
+        """Every data response is the next one of its QP."""
+        dut = self.bench.dut
+        while True:
+            await FallingEdge(dut.clk_i)
+            if dut.rsp_valid_o.value == 1 and int(dut.rsp_kind_o.value) == DATA:
+                names = ("psn", "slot", "last", "fail")
+                psn, slot, last, fail = (int(getattr(dut, f"rsp_{n}_o").value) for n in names)
+                qpi = int(dut.rsp_qpi_o.value)
+                assert self.due[qpi], f"QP {qpi}: a response with PSN {psn:#x} that nobody waits for"
+                assert (psn, slot, bool(last), fail) == (*self.due[qpi].pop(0), 0), f"QP {qpi}"
+                self.open[qpi] -= last
+
+    def done(self) -> bool:
+        """Nothing is due."""
+        return not self.bench.jobs and not any(self.due)
+
+
+async def readers(dut, mtus: list[int], **knobs: int) -> tuple[Reader, int]:
+    """Pairs with a region to be read below, and one to be written above, whose rkey is returned."""
+    bench, rkey, psns = await pairs(dut, mtus, **knobs)
+    source = await bench.set_mr(9, SOURCE, SIZE // 2, rights=4)
+    return Reader(bench, mtus, psns, source, rkey & ~0xFF | ~rkey & 0xFF), rkey
+
+
+@cocotb.test()
+@cocotb.parametrize(case=[(10, 0, 0), (40, 100, 60), (200, 0, 0), (300, 128, 0)])
+async def test_reads(dut, case: tuple[int, int, int]) -> None:
+    """Random READs among WRITEs of all QPs; targets are disjoint slots with guard bytes between them."""
+    latency, stall, link_stall = case
+    mtus = [mtu for mtu in (1, 3, 5, 2) for _ in range(2)]
+    reader, rkey = await readers(dut, mtus, latency=latency, stall=stall, link_stall=link_stall)
+    bench, at, requests, answers = reader.bench, TARGET, 0, 0
+    while True:
+        qpi = random.randrange(QPS)
+        length = random.choice(
+            [0, 1, 63, 64, 65, 255, 256, 257, 4096, random.randrange(9000), random.randrange(300)]
+        )
+        to = at + random.randrange(1, 130)
+        if to + length + 1 > SIZE:
+            break
+        at = to + length
+        source = random.randrange(SOURCE, SIZE // 2 - length)
+        bench.memory[to:at] = bench.memory[source : source + length]
+        if random.random() < 0.6:
+            await reader.start(qpi, to, source, length)
+            requests += 1
+            answers += max(1, -(-length // (128 << mtus[qpi])))
+            continue
+        jobs = cut(qpi, reader.psns[qpi], mtus[qpi], source, to, rkey, length)
+        reader.psns[qpi] = (reader.psns[qpi] + len(jobs)) % (1 << 24)
+        bench.jobs.extend(jobs)
+        requests += len(jobs)
+    await bench.until(reader.done, 400 * (requests + answers))
+    await bench.settle(latency)
+    counts = bench.counts()
+    acks = counts["tx_response"] - answers
+    assert 0 < acks <= requests
+    expected = {"tx_request": requests, "tx_response": answers + acks, "54": reader.count}
+    assert counts == expected | {"rx_packet": requests + answers + acks}
+    for q in range(QPS):
+        dut.drain_valid_i.value = 1
+        dut.drain_qpi_i.value = q
+        await bench.idle(4)
+        assert dut.drain_busy_o.value == 0, f"QP {q}: something is left"
+    await bench.compare()
+
+
+@cocotb.test()
+@cocotb.parametrize(qps=[2, 4])
+async def test_read_rate(dut, qps: int) -> None:
+    """4 KiB READs keep the link of their responder 95 % busy at 200 cycles of memory latency. Requests wait
+    behind the responses that the same side gathers, so the 16 READs of one QP would not fill the loop.
+    """
+    reader, _ = await readers(dut, [5] * QPS, latency=200)
+    bench = reader.bench
+
+    async def feed() -> None:
+        for n in range(120):
+            to, source = TARGET + 4096 * (n % 28) + 5, SOURCE + 4096 * (n % 28) + n % 64
+            bench.memory[to : to + 4096] = bench.memory[source : source + 4096]
+            await reader.start(n % qps, to, source, 4096)
+
+    started = 0
+    beats = 0
+
+    async def measure() -> None:
+        nonlocal started, beats
+        while int(dut.tx_frames_o.value) < 40:
+            await FallingEdge(dut.clk_i)
+        started, beats = bench.cycles, int(dut.tx_beats_o.value)
+        while int(dut.tx_frames_o.value) < 200:
+            await FallingEdge(dut.clk_i)
+        beats = int(dut.tx_beats_o.value) - beats
+        started = bench.cycles - started
+
+    task = cocotb.start_soon(measure())
+    await feed()
+    await bench.until(reader.done, 20000)
+    await task
+    assert beats >= 0.95 * started, f"link busy {beats / started:.3f}"
+    await bench.settle(200)
+    await bench.compare()
