@@ -39,6 +39,10 @@ COUNTERS = (
 ).split()
 NAK_TX = 29  # NAK code c sent: counter NAK_TX + c
 BUS_GATHER, BUS_INBOUND = 42, 43
+RD_TOO_MANY, BUS_ATOMIC, BUS_RESULT, ATOMIC, READ = 47, 51, 52, 53, 54
+#: READ and atomic requests, their responses (wire.md 2)
+READ_REQ, READ_FIRST, READ_MIDDLE, READ_LAST, READ_ONLY, ATOMIC_ACK = 0x0C, 0x0D, 0x0E, 0x0F, 0x10, 0x12
+CAS64, FA64, MCAS64, MFA64, MCAS32, MFA32 = 0x13, 0x14, 0xC0, 0xC1, 0xC2, 0xC3
 #: bytes that routers may change count as ones (wire.md 4)
 VARIANT = (1, 8, 10, 11, 26, 27, 32)
 
@@ -142,6 +146,56 @@ def aeth(syndrome: int, msn: int) -> bytes:
     return struct.pack(">I", syndrome << 24 | msn)
 
 
+def atomic_eth(
+    opcode: int, va: int, rkey: int, swap_add: int, compare: int = 0, masks: tuple[int, int] = (0, 0)
+) -> bytes:
+    """Extended header of an atomic (wire.md 2, 3): VA, R_Key, operands; `masks`: swap mask, compare mask."""
+    head = struct.pack(">QI", va, rkey)
+    if opcode in (MCAS32, MFA32):
+        values = [swap_add, compare, *(masks if opcode == MCAS32 else ())]
+        return head + b"".join(struct.pack(">I", v) for v in values)
+    values = [swap_add, compare, *(masks if opcode == MCAS64 else ())]
+    return head + b"".join(struct.pack(">Q", v) for v in values)
+
+
+@dataclass
+class Reply:
+    """A response packet that the NIC sent, of any kind; no AETH: syndrome and MSN are -1."""
+
+    qpi: int
+    opcode: int
+    psn: int
+    syndrome: int
+    msn: int
+    data: bytes = b""
+
+
+@dataclass
+class Expected:
+    """What a READ (kind 0) or atomic (1: 8 bytes, 2: 4 bytes) of the requester waits for."""
+
+    qpi: int
+    slot: int
+    kind: int
+    first: int
+    last: int
+    laddr: int
+    lkey: int
+    length: int
+
+
+@dataclass
+class Event:
+    """A response as the requester sees it (kind 0 ACK, 1 NAK, 2 RNR, 3 data)."""
+
+    qpi: int
+    kind: int
+    psn: int
+    slot: int
+    last: bool
+    fail: int
+
+
 @dataclass
 class Answer:
     """A response packet that the NIC sent."""
@@ -193,6 +247,8 @@ class Bench:
     memory: bytearray = field(default_factory=lambda: bytearray(random.randbytes(SIZE)))
     frames: list[bytes] = field(default_factory=list)
     responses: list[Answer] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    on_event: Callable[[Event], None] | None = None
     jobs: deque[Job] = field(default_factory=deque)
     wire: deque[tuple[bytes, bool]] = field(default_factory=deque)
     cycles: int = 0
@@ -260,6 +316,36 @@ class Bench:
         dut.qp_set_i.value = 0
         self.rts |= 1 << qpi
         dut.qp_rts_i.value = self.rts
+        await self.cycle()
+
+    async def expect(self, expected: Expected) -> None:
+        """The requester starts a READ or atomic."""
+        dut = self.dut
+        dut.expect_valid_i.value = 1
+        dut.expect_qpi_i.value = expected.qpi
+        dut.expect_slot_i.value = expected.slot
+        dut.expect_kind_i.value = expected.kind
+        dut.expect_first_i.value = expected.first
+        dut.expect_last_i.value = expected.last
+        dut.expect_laddr_i.value = expected.laddr
+        dut.expect_lkey_i.value = expected.lkey
+        dut.expect_len_i.value = expected.length
+        await self.cycle()
+        dut.expect_valid_i.value = 0
+
+    async def reset_qp(self, qpi: int, limit: int = 2000) -> None:
+        """Out of RTS, drained, RESET."""
+        dut = self.dut
+        await self.stop_qp(qpi)
+        dut.drain_valid_i.value = 1
+        dut.drain_qpi_i.value = qpi
+        await self.idle(6)
+        await self.until(lambda: dut.drain_busy_o.value == 0, limit)
+        dut.qp_reset_i.value = 1
+        dut.qpi_i.value = qpi
+        await self.cycle()
+        dut.qp_reset_i.value = 0
+        dut.drain_valid_i.value = 0
         await self.cycle()
 
     async def stop_qp(self, qpi: int) -> None:
@@ -339,6 +425,18 @@ class Bench:
         if dut.rsp_valid_o.value == 1 and dut.rsp_ready_i.value == 1:
             fields = (dut.rsp_qpi_o, dut.rsp_psn_o, dut.rsp_syndrome_o, dut.rsp_msn_o)
             self.responses.append(Answer(*(int(f.value) for f in fields)))
+            fields = (
+                dut.rsp_qpi_o,
+                dut.rsp_kind_o,
+                dut.rsp_psn_o,
+                dut.rsp_slot_o,
+                dut.rsp_last_o,
+                dut.rsp_fail_o,
+            )
+            event = Event(*(int(f.value) for f in fields))
+            self.events.append(event)
+            if self.on_event is not None:
+                self.on_event(event)
         await FallingEdge(dut.clk_i)
         self.cycles += 1
 
@@ -398,6 +496,34 @@ class Bench:
             found.append(
                 Answer(want.sport - 0xC000, want.psn, frame[54], int.from_bytes(frame[55:58], "big"))
             )
+        self.frames.clear()
+        return found
+
+    def replies(self) -> list[Reply]:
+        """Takes the frames that left, all of which have to be good responses to the peer."""
+        found = []
+        for frame in self.frames:
+            opcode, pad = frame[42], frame[43] >> 4 & 3
+            aeth_bytes = 0 if opcode == READ_MIDDLE else 12 if opcode == ATOMIC_ACK else 4
+            assert opcode in range(READ_FIRST, ATOMIC_ACK + 1), f"not a response: {frame.hex()}"
+            body = frame[54 + aeth_bytes : -4 - pad] if READ_FIRST <= opcode <= READ_ONLY else b""
+            ext = frame[54 : 54 + aeth_bytes]
+            want = Frame(
+                opcode=opcode,
+                dst_mac=PEER_MAC,
+                src_mac=MAC,
+                src_ip=IP,
+                dst_ip=PEER_IP,
+                sport=int.from_bytes(frame[34:36], "big"),
+                dest_qpn=int.from_bytes(frame[47:50], "big"),
+                psn=int.from_bytes(frame[51:54], "big"),
+                ext=ext,
+                payload=body,
+            )
+            assert frame == want.pack(), f"response {frame.hex()}, want {want.pack().hex()}"
+            syndrome, msn = (ext[0], int.from_bytes(ext[1:4], "big")) if ext else (-1, -1)
+            data = ext[4:] if opcode == ATOMIC_ACK else body
+            found.append(Reply(want.sport - 0xC000, opcode, want.psn, syndrome, msn, data))
         self.frames.clear()
         return found
 
