@@ -19,7 +19,7 @@ class InboundWrite:
     """
 
     __slots__ = (
-        "cum", "done", "gq", "length", "optional", "payload", "pieces", "unanswered", "va", "wqe",
+        "cum", "done", "gq", "length", "open", "optional", "payload", "pieces", "unanswered", "va", "wqe",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class InboundWrite:
         self.unanswered = 0  # bursts without response
         #: (offset, bytes) of the bursts that are not visible yet, in order
         self.pieces: deque[tuple[int, int]] = deque()
+        #: the same of the bursts without response; shorter than `unanswered` where some are not known
+        self.open: deque[tuple[int, int]] = deque()
 
     @property
     def late(self) -> bytes | None:
@@ -56,8 +58,8 @@ class Request:
     """One READ or atomic that a responder accepted, until its last response left the NIC (wire.md 5)."""
 
     __slots__ = (
-        "compare", "compare_mask", "gq", "kind", "length", "msn", "number", "op", "optional", "packets",
-        "position", "rkey", "run", "sent", "since", "swap", "swap_mask", "va",
+        "contested", "gathered", "gq", "kind", "length", "msn", "number", "op", "operands", "optional",
+        "packets", "position", "rkey", "sent", "since", "va",
     )  # fmt: skip
 
     def __init__(
@@ -73,16 +75,18 @@ class Request:
         self.packets = packets  # its PSNs
         self.msn = msn  # count that its responses carry, free-running
         self.sent = 0  # response packets that left the NIC
-        #: cycle and record at which it may execute: its arrival, or the last write response of the inbound
-        #: WRITEs before it on its QP, whichever is later
+        #: cycle and record from which it may execute: its arrival, or the last write response of the inbound
+        #: WRITEs before it on its QP, whichever is later (cycle far away: not all are there)
         self.since = 0
         self.position = 0
-        # operands of atomics, host integers; 4-byte ones in the low half
-        self.swap = self.compare = self.swap_mask = self.compare_mask = 0
+        #: of atomics: swap or add, compare or boundary, swap mask, compare mask; 4-byte ones in the low half
+        self.operands = (0, 0, 0, 0)
         #: it met its QP's way to ERR: may be served, or not
         self.optional = False
-        #: atomics: the execution that its answer named
-        self.run: Execution | None = None
+        #: the table may have been full when it came: a NAK 1 would tell
+        self.contested = False
+        #: READ: a read of its last beat was seen, so its last response may be on its way out
+        self.gathered = False
 
 
 class Execution:
@@ -91,16 +95,16 @@ class Execution:
     Contended words have several requests that may be the one executed; the answer's value tells later.
     """
 
-    __slots__ = ("addr", "old", "new", "size", "asked", "read", "position", "done", "fault", "of")
+    __slots__ = ("addr", "asked", "done", "fault", "new", "of", "old", "read", "size", "visible")
 
-    def __init__(self, addr: int, old: int, asked: int, read: int, position: int) -> None:
+    def __init__(self, addr: int, old: int, asked: int, read: int) -> None:
         self.addr = addr
         self.old = old  # 8 bytes from the address as golden memory had them, little-endian
         self.asked = asked  # cycle of AR
         self.read = read  # cycle of the data
-        self.position = position  # record of the data
         self.new: int | None = None  # what was written; None: nothing (yet)
         self.size = 0  # bytes written; 0: nothing
+        self.visible = False  # golden memory has the new value
         self.done = -1  # cycle of the write response; -1: none yet
         self.fault = False  # an error response
         #: requests that it can be the execution of, in order of arrival

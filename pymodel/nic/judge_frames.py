@@ -24,7 +24,15 @@ ICRC: Final = 4
 ROW: Final = BASE + RETH
 ETH: Final = 14
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY = 0x06, 0x07, 0x08, 0x0A
+READ_REQUEST: Final = 0x0C
+READ_FIRST, READ_MIDDLE, READ_LAST, READ_ONLY = 0x0D, 0x0E, 0x0F, 0x10
 ACK: Final = 0x11
+ATOMIC_ACK: Final = 0x12
+CMP_SWAP, FETCH_ADD, MCAS64, MFA64, MCAS32, MFA32 = 0x13, 0x14, 0xC0, 0xC1, 0xC2, 0xC3
+#: atomic requests: (bytes of an operand, how many there are) (wire.md 2)
+OPERANDS: Final = {
+    CMP_SWAP: (8, 2), FETCH_ADD: (8, 2), MCAS64: (8, 4), MFA64: (8, 2), MCAS32: (4, 4), MFA32: (4, 2),
+}  # fmt: skip
 SYN_ACK: Final = 0x1F
 #: extended header bytes by BTH opcode (wire.md 2, 3); absent: undefined opcode
 EXT: Final = {
@@ -47,17 +55,53 @@ _LAYOUT: Final = (
     (50, "BTH DestQP"), (51, "BTH AckReq"), (54, "BTH PSN"),
 )  # fmt: skip
 _LAYOUT_RETH: Final = ((62, "RETH VA"), (66, "RETH R_Key"), (70, "RETH DMA length"))
-_LAYOUT_AETH: Final = ((55, "AETH syndrome"), (58, "AETH MSN"))
+_LAYOUT_AETH: Final = ((55, "AETH syndrome"), (58, "AETH MSN"), (66, "AtomicAckETH original value"))
+_OPERAND_NAMES: Final = ("swap or add", "compare or boundary", "swap mask", "compare mask")
 
 
 def byte_name(offset: int, opcode: int) -> str:
     """Name of the header field at a frame offset."""
     layout: tuple[tuple[int, str], ...] = _LAYOUT
-    if EXT.get(opcode, 0) >= RETH:
+    if opcode in OPERANDS:
+        size, count = OPERANDS[opcode]
+        layout += ((62, "AtomicETH VA"), (66, "AtomicETH R_Key"))
+        layout += tuple((66 + size * (i + 1), f"AtomicETH {_OPERAND_NAMES[i]}") for i in range(count))
+    elif EXT.get(opcode, 0) >= RETH:
         layout += _LAYOUT_RETH
-    elif opcode == ACK:
+    elif opcode in RESPONSES:
         layout += _LAYOUT_AETH
     return next((name for end, name in layout if offset < end), "payload")
+
+
+def aeth(syndrome: int, msn: int) -> bytes:
+    """AETH."""
+    return struct.pack(">I", syndrome << 24 | msn & 0xFFFFFF)
+
+
+def atomic_eth(opcode: int, va: int, rkey: int, operands: tuple[int, int, int, int]) -> bytes:
+    """Extended header of an atomic request.
+
+    operands: swap or add, compare or boundary, swap mask, compare mask. FetchAdd (14) carries 0 as compare
+    (wire.md 2).
+    """
+    size, count = OPERANDS[opcode]
+    given = (operands[0], 0) if opcode == FETCH_ADD else operands[:count]
+    return struct.pack(">QI", va, rkey) + b"".join(x.to_bytes(size, "big") for x in given)
+
+
+def operands_of(opcode: int, ext: bytes) -> tuple[int, int, int, int]:
+    """Operands in the extended header of an atomic request, those that it lacks as 0."""
+    size, count = OPERANDS[opcode]
+    given = [int.from_bytes(ext[12 + size * i : 12 + size * (i + 1)], "big") for i in range(count)]
+    given += [0] * (4 - count)
+    return given[0], given[1], given[2], given[3]
+
+
+def read_opcode(k: int, count: int) -> int:
+    """BTH opcode of READ response k of count."""
+    if count == 1:
+        return READ_ONLY
+    return READ_FIRST if k == 0 else READ_LAST if k == count - 1 else READ_MIDDLE
 
 
 @dataclass(frozen=True)
@@ -108,18 +152,11 @@ def icrc(frame: bytes) -> bytes:
     return zlib.crc32(frame[BASE:], zlib.crc32(masked)).to_bytes(4, "little")
 
 
-def request(flow: Flow, opcode: int, psn: int, ack_req: int, ext: bytes, payload: bytes) -> bytes:
-    """A whole request frame with pad and ICRC."""
+def build(flow: Flow, opcode: int, psn: int, ack_req: int, ext: bytes, payload: bytes = b"") -> bytes:
+    """A whole frame with pad and ICRC; ext: bytes between BTH and payload."""
     pad = -len(payload) & 3
     body = ext + payload + bytes(pad)
     frame = header(flow, opcode, psn, ack_req, pad, len(body)) + body
-    return frame + icrc(frame)
-
-
-def acknowledge(flow: Flow, psn: int, syndrome: int, msn: int) -> bytes:
-    """A whole ACK or NAK frame."""
-    body = struct.pack(">I", syndrome << 24 | msn)
-    frame = header(flow, ACK, psn, 0, 0, AETH) + body
     return frame + icrc(frame)
 
 

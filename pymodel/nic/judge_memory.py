@@ -110,6 +110,13 @@ class GoldenMemory:
             start = max(start + 64, (self._base[pe][i] + self._size[pe][i]) & ~63)
         return False
 
+    def narrow_fault(self, pe: int, addr: int, size: int, write: bool) -> bool:
+        """`beats_fault` of one narrow beat of `size` bytes, an atomic's (nic.md 5)."""
+        start = addr & ~(size - 1)
+        if any(a < start + size and start < b and (w if write else r) for a, b, r, w in self._errors[pe]):
+            return True
+        return not self.clip(pe, start, size)
+
     def faulty(self, pe: I64, addr: U64, length: I64, write: bool) -> Bools:
         """Which of n accesses touch an error range of their PE; quick where there is none."""
         out = np.zeros(addr.size, np.bool_)

@@ -86,6 +86,11 @@ class State:
         self.c_since = np.full(
             nc, -1, np.int64
         )  # cycle since which a completion waits for room (cq_wait only)
+        self.c_arm = np.zeros(nc, np.int64)  # cq_sta of the arm in effect, 0: none
+        self.c_arm_time = np.zeros(nc, np.int64)  # cycle of its doorbell
+        self.c_arm_open = np.zeros(nc, np.bool_)  # whether it is still there is open
+        self.c_event = np.zeros(nc, np.int64)  # pending bit: 0 none, 1 maybe, 2 surely
+        self.c_event_time = np.zeros(nc, np.int64)  # cycle of the write response that set it
         self.c_flat = self.memory.flats(self.c_pe, self.c_base, self.c_depth * self.c_stride)
         self.c_order = np.argsort(self.c_flat, kind="stable")
 
@@ -228,8 +233,10 @@ class State:
         self.result_bursts: list[deque[InboundWrite | None]] = [deque() for _ in range(n_pes)]
         #: [PE, AXI ID] how many of these bursts, from the first on, are visible
         self.visible = np.zeros((n_pes, 8), np.int64)
-        #: atomics by order of their ID-2 reads, until an answer named them; the last one may be under way
+        #: atomics by order of their ID-2 reads, until an answer named them
         self.runs: list[deque[Execution]] = [deque() for _ in range(n_pes)]
+        #: the last one of each PE, answered or not
+        self.last_run: list[Execution | None] = [None] * n_pes
         self.cqe_bursts: list[deque[int]] = [deque() for _ in range(n_pes)]
         #: bytes that were overwritten while a READ was held, oldest first: (record, flat offset, old bytes).
         #: For READ payload that is older than golden memory at the packet's departure

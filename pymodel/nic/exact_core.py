@@ -1,0 +1,234 @@
+"""What the parts of the exact engine share: state, findings, counters, golden bytes, a QP's way to ERR."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from pymodel.formats.arrays import U8
+from pymodel.nic.judge_entries import Request
+from pymodel.nic.judge_records import Check, Finding
+from pymodel.nic.judge_state import ERR, READ, RTS, State
+from pymodel.nic.params import AsyncKind, Cnt
+
+MASK24: Final = 0xFFFFFF
+#: cycles in which a change to ERR that came from elsewhere may still race with a packet on its way in
+SETTLE: Final = 256
+NEVER: Final = 1 << 62
+
+
+def signed24(value: int) -> int:
+    """Difference of two PSNs as -2^23..2^23-1."""
+    return (value + 0x800000 & MASK24) - 0x800000
+
+
+def strobes(r: Any) -> tuple[int, int, bool]:
+    """(address of the first strobed byte, bytes, whether strobe and count fit one contiguous range)."""
+    strobe, count, beats = int(r["aux0"]), int(r["aux1"]), int(r["len"])
+    lane = (strobe & -strobe).bit_length() - 1 if strobe else 0
+    in_first = min(64 - lane, count)
+    good = strobe == ((1 << in_first) - 1) << lane and count > 0 and beats == (lane + count + 63) // 64
+    return (int(r["addr"]) & ~63) + lane, count, good
+
+
+class Core:
+    """State of the judge and the record that is being judged."""
+
+    def __init__(self, state: State, report: Callable[[Finding], None], time_origin: int) -> None:
+        self.s = state
+        self.report = report
+        #: record time at which the NICs' time stamp is 0
+        self.time_origin = time_origin
+        #: (PE, counter) whose value a race leaves open
+        self.loose: set[tuple[int, int]] = set()
+        #: g -> (WQE, cycle, PSN) of packets whose WQE's fetch has not been recorded yet
+        self.early: dict[int, list[tuple[int, int, int]]] = {}
+        #: QPs that may or may not be in ERR by now: a NAK on its way will tell
+        self.doubt: set[int] = set()
+        #: READs whose QP failed: gathers that were under way; with the cycle until which they may come
+        self.gone: deque[tuple[Request, int]] = deque(maxlen=64)
+        self.time = 0
+        self.side: U8 = np.zeros(1, np.uint8)
+
+    def bytes_of(self, r: Any, length: int) -> bytes:
+        """Bytes that belong to a record."""
+        at = int(r["off"]) % self.side.size
+        return self.side[at : at + length].tobytes()
+
+    def find(
+        self,
+        check: Check,
+        pe: int,
+        field: str,
+        expected: str,
+        got: str,
+        g: int = -1,
+        wqe: int = -1,
+        psn: int = -1,
+    ) -> None:
+        """Report a finding at the record that is being judged."""
+        qpn = int(self.s.q_qpn[g]) if g >= 0 else -1
+        self.report(Finding(check, pe, qpn, wqe, psn, self.time, field, expected, got, self.s.position))
+
+    def count(self, pe: int, counter: int, by: int = 1) -> None:
+        """The NIC must have counted."""
+        self.s.counters[pe, counter] += by
+
+    def sq_psn(self, g: int, number: int) -> int:
+        """PSN of a packet of the requester."""
+        return number + int(self.s.q_sq_psn[g]) & MASK24
+
+    def rq_psn(self, g: int, number: int) -> int:
+        """PSN of a packet at the responder."""
+        return number + int(self.s.q_rq_psn[g]) & MASK24
+
+    # ------------------------------------------------------------------ golden memory
+    def put(self, pe: int, at: int, data: bytes) -> None:
+        """Write golden bytes at a flat offset; what they replace is kept while a READ of the PE is held."""
+        memory, size = self.s.memory, len(data)
+        if any(self.s.q_pe[g] == pe and any(e.kind == READ for e in q) for g, q in self.s.r_reads.items()):
+            self.s.overwritten[pe].append((self.s.position, at, memory.view[at : at + size].tobytes()))
+        memory.view[at : at + size] = data
+        memory.touch(at, size)
+
+    def deposit(self, pe: int, va: int, data: bytes) -> None:
+        """Write golden bytes at an address, as far as it is mapped."""
+        for addr, at, length in self.s.memory.clip(pe, va, len(data)):
+            self.put(pe, at, data[addr - va : addr - va + length])
+
+    def look(self, pe: int, va: int, size: int) -> bytes:
+        """Golden bytes; those that are unmapped inside a mapped beat read as 0."""
+        at = self.s.memory.flat(pe, va, size) if size else 0
+        if at >= 0:
+            return self.s.memory.view[at : at + size].tobytes()
+        out = bytearray(size)
+        for addr, flat, length in self.s.memory.clip(pe, va, size):
+            out[addr - va : addr - va + length] = self.s.memory.view[flat : flat + length]
+        return bytes(out)
+
+    def forget(self, pe: int) -> None:
+        """Drop the overwritten bytes that no READ of the PE can have read any more."""
+        log, queues = self.s.overwritten[pe], self.s.r_reads.items()
+        mine = [e for g, queue in queues if self.s.q_pe[g] == pe for e in queue]
+        first = min((e.position for e in mine if e.kind == READ), default=NEVER)
+        while log and log[0][0] <= first:
+            log.popleft()
+
+    # ------------------------------------------------------------------ ERR
+    def to_err(self, g: int, since: int) -> None:
+        """A change to ERR that no WQE of the QP caused; since: cycle of its cause."""
+        s = self.s
+        self.doubt.discard(g)
+        if s.q_state[g] == RTS:
+            s.q_ret[g] = s.retired(g)
+            s.q_state[g] = ERR
+            s.q_err_time[g] = since
+            s.q_err_race[g] = True
+            s.q_odd[g] = True
+            self.stop_results(g)
+
+    def stop_results(self, g: int) -> None:
+        """Results of a QP in ERR: target bytes of flushed WQEs may be old or new (nic.md 6)."""
+        for entry in self.s.results[int(self.s.q_pe[g])]:
+            if entry.gq == g:
+                entry.optional = True
+
+    def cq_overrun(self, c: int) -> None:
+        """The CQ takes no CQE until programmed again; its QPs go to ERR (nic.md 6)."""
+        self.s.c_dead[c] = True
+        for g in np.flatnonzero(self.s.q_cq == c).tolist():
+            self.to_err(g, self.time)
+
+    def nak_due(self, g: int, number: int, code: int) -> None:
+        """A NAK becomes due; one of code 0 that was due before may be on its way out."""
+        s = self.s
+        due = s.r_nak.get(g)
+        if due and not due[1]:
+            s.r_nak_before.setdefault(g, set()).add(due[0])
+        s.r_nak[g] = (number, code)
+
+    # ------------------------------------------------------------------ the responder's table
+    def tidy(self, g: int) -> None:
+        """Requests of a QP left the table."""
+        if not self.s.r_reads.get(g):
+            self.s.r_reads.pop(g, None)
+            self.doubt.discard(g)
+        self.forget(int(self.s.q_pe[g]))
+
+    def drop_requests(self, g: int, number: int) -> None:
+        """Held READs and atomics from packet `number` on are not served any more."""
+        s, pe = self.s, int(self.s.q_pe[g])
+        held = s.r_reads.get(g, deque())
+        for request in [e for e in held if e.number >= number]:
+            held.remove(request)
+            if request.kind == READ:
+                self.gone.append((request, self.time + SETTLE))
+            for run in s.runs[pe]:
+                if request in run.of:
+                    run.of.remove(request)
+        self.tidy(g)
+
+    def roll_back(self, request: Request) -> None:
+        """The table had no place for a contested request after all: nothing from it on was executed."""
+        s, g, pe = self.s, request.gq, int(self.s.q_pe[request.gq])
+        s.r_exp[g], s.r_msn[g], s.r_open[g] = request.number, request.msn - 1, False
+        s.r_req[g] = min(int(s.r_req[g]), int(s.r_sent[g]))
+        for entry in [e for e in s.inbound[pe] if e.gq == g and e.cum > request.number]:
+            s.inbound[pe].remove(entry)
+        if request.kind == READ:
+            self.count(pe, Cnt.READ, -1)
+        self.count(pe, Cnt.RD_TOO_MANY)
+        self.loose |= {
+            (pe, int(n)) for n in (Cnt.RX_PACKET, Cnt.DROP_QP, Cnt.READ, Cnt.DUPLICATE, Cnt.PSN_AHEAD)
+        }
+        self.drop_requests(g, request.number)
+        self.nak_due(g, request.number, 1)
+        s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
+        self.to_err(g, self.time)
+
+    # ------------------------------------------------------------------ completion
+    def completing(self, g: int) -> int:
+        """First WQE that cannot have completed yet inside the NIC."""
+        s = self.s
+        idx, pi = int(s.q_ret[g]), int(s.q_pi[g])
+        if s.q_state[g] == ERR:
+            return pi
+        while idx < pi:
+            row = s.row(g, idx)
+            if not s.w_err[row] and not s.complete(row, int(s.q_ack[g])):
+                break
+            idx += 1
+        return idx
+
+    def watch_room(self, c: int, now: int) -> None:
+        """With cq_wait: note since when a completion waits for room in a CQ (nic.md 6)."""
+        s = self.s
+        if not s.cq_wait[int(s.c_pe[c])] or s.c_ignore[c] or s.c_since[c] >= 0:
+            return
+        full = s.c_prod[c] - s.c_ci[c] >= s.c_depth[c]
+        if full and any(self.completing(q) > s.q_ret[q] for q in np.flatnonzero(s.q_cq == c).tolist()):
+            s.c_since[c] = now
+
+    def fail(self, g: int, idx: int, code: int, nak: bool = False) -> None:
+        """A WQE fails on the way: its CQE must carry the code. A NAK wins over another failure."""
+        s = self.s
+        row = s.row(g, idx)
+        if not s.w_err[row] or nak:
+            s.w_err[row] = code
+            s.w_local[row] = False
+        s.q_odd[g] = True
+        if s.q_bad[g] < 0 or s.q_bad[g] > idx:
+            s.q_bad[g] = idx
+
+
+class Part:
+    """One data path of the exact engine."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.s = core.s
+        self.find = core.find
+        self.count = core.count

@@ -1,0 +1,290 @@
+"""Exact engine, packets received: requests at their responder, responses at their requester (wire.md 5)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from pymodel.formats.cqe import CqeError
+from pymodel.nic import judge_frames as frames
+from pymodel.nic import rules
+from pymodel.nic.exact_atomic import Atomics
+from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, signed24
+from pymodel.nic.exact_memory import Memory
+from pymodel.nic.judge_entries import ATOMIC, InboundWrite, Request
+from pymodel.nic.judge_state import DUPLICATES, ERR, RESET
+from pymodel.nic.params import AsyncKind, Cnt
+
+#: CQE error code by NAK code (nic.md 4)
+_NAK_CODE = {1: CqeError.NAK_INV_REQ, 2: CqeError.NAK_MR, 3: CqeError.NAK_REMOTE_OPER_ERR}
+_NAK_RX = {0: Cnt.NAK_SEQ_RX, 1: Cnt.NAK_INV_RX, 2: Cnt.NAK_ACC_RX, 3: Cnt.NAK_OP_RX}
+_WRITES = (frames.WRITE_FIRST, frames.WRITE_MIDDLE, frames.WRITE_LAST, frames.WRITE_ONLY)
+#: counters that a packet on a QP's way to ERR leaves open
+_OPEN = (
+    Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE, Cnt.DUPLICATE, Cnt.PSN_AHEAD, Cnt.READ,
+    Cnt.DROP_SYNDROME, Cnt.RD_TOO_MANY,
+)  # fmt: skip
+#: a request is refused because the table is full: NAK 1 with a counter of its own
+_FULL = -1
+
+
+class Receive(Part):
+    """What a NIC makes of a frame."""
+
+    def __init__(self, core: Core, memory: Memory, atomics: Atomics) -> None:
+        super().__init__(core)
+        self.memory, self.atomics = memory, atomics
+
+    def packet(self, r: Any) -> None:
+        """A frame arrived."""
+        s, pe, time = self.s, int(r["pe"]), self.core.time
+        got = frames.receive(self.core.bytes_of(r, int(r["len"])), s.pes[pe].mac, s.pes[pe].ip)
+        if isinstance(got, Cnt):
+            self.count(pe, got)
+            return
+        index = got.dst_qpn - s.params.first_qpn
+        g = int(s.qp_lut[pe, index]) if 0 <= index < s.params.num_qp else -1
+        if g < 0 or s.q_state[g] == RESET or (s.q_state[g] == ERR and time - int(s.q_err_time[g]) >= SETTLE):
+            self.count(pe, Cnt.DROP_QP)
+            return
+        # whether the change to ERR comes first is open: memory tells what was executed
+        late = bool(s.q_state[g] == ERR or (s.q_bad[g] >= 0 and s.retired(g) >= s.q_bad[g]))
+        late |= g in self.core.doubt
+        if late:
+            self.core.loose |= {(pe, int(n)) for n in _OPEN}
+        if got.src_ip != s.flows[g].dst_ip:
+            self.count(pe, Cnt.DROP_IP_SRC)
+        elif got.opcode not in frames.RESPONSES:
+            self._request(pe, g, got, late)
+        elif got.opcode != frames.ACK:
+            self._data(pe, g, got, late)
+        elif not late:
+            self._acknowledge(pe, g, got)
+        elif s.q_err_race[g] and got.ext[0] >> 5 == 0:
+            # its WQEs flush or end well
+            c = int(s.q_ack[g]) + signed24(got.psn - int(s.q_ack[g]) - int(s.q_sq_psn[g]))
+            if s.q_ack[g] <= c < s.q_tx[g]:
+                s.q_ack[g] = min(c + 1, self._answer_due(g)[1])
+
+    # ------------------------------------------------------------------ requester
+    def _answer_due(self, g: int) -> tuple[int, int]:
+        """(WQE, packet) of the data response that is due, (-1, far away) if none is."""
+        s = self.s
+        for idx in s.q_reads.get(g, ()):
+            row = s.row(g, idx)
+            if s.w_got[row] < s.w_np[row]:
+                return idx, int(s.w_first[row] + s.w_got[row])
+        return -1, NEVER
+
+    def _acknowledge(self, pe: int, g: int, got: frames.Received) -> None:
+        s = self.s
+        syndrome = got.ext[0]
+        kind, code = syndrome >> 5, syndrome & 31
+        if kind not in (0, 1, 3) or (kind == 3 and code > 3) or syndrome >> 7:
+            self.count(pe, Cnt.DROP_SYNDROME)
+            return
+        self.count(pe, Cnt.RX_PACKET)
+        acked, sent = int(s.q_ack[g]), int(s.q_tx[g])
+        c = acked + signed24(got.psn - acked - int(s.q_sq_psn[g]))
+        if c < acked or c >= sent:
+            self.count(pe, Cnt.DROP_RESPONSE)
+            return
+        # nothing passes a READ or atomic without its answer: a retry later
+        answer = self._answer_due(g)[1]
+        s.q_ack[g] = min(c + (kind == 0), answer)
+        if kind == 0:
+            self.core.watch_room(int(s.q_cq[g]), self.core.time)
+            return
+        if kind == 1:
+            self.count(pe, Cnt.RNR_RX)
+            return
+        self.count(pe, _NAK_RX[code])
+        if not code or c > answer:
+            return
+        for idx in range(int(s.q_ret[g]), int(s.q_pi[g])):
+            row = s.row(g, idx)
+            if s.w_first[row] <= c < s.w_first[row] + s.w_np[row]:
+                fault = int(_NAK_CODE[code])
+                if code == 1 and s.w_kind[row] == ATOMIC and int(s.w_raddr[row]) % int(s.w_len[row]):
+                    fault = int(CqeError.ATOMIC_VA_REQ)
+                self.core.fail(g, idx, fault, nak=True)
+                break
+
+    def _data(self, pe: int, g: int, got: frames.Received, late: bool) -> None:
+        """READ response or ATOMIC ACK: that of the oldest READ or atomic, or dropped (wire.md 5)."""
+        s = self.s
+        if got.opcode != frames.READ_MIDDLE and got.ext[0] >> 5:
+            self.count(pe, Cnt.DROP_SYNDROME)
+            return
+        idx, due = self._answer_due(g)
+        if idx < 0 or signed24(got.psn - self.core.sq_psn(g, due)):
+            self.count(pe, Cnt.DROP_RESPONSE)
+            return
+        row = s.row(g, idx)
+        if s.w_err[row]:
+            # behind a response that failed: dropped, how it is counted is open
+            self.core.loose |= {(pe, int(n)) for n in (Cnt.DROP_RESPONSE, Cnt.RX_PACKET)}
+            return
+        self.count(pe, Cnt.RX_PACKET)
+        at, atomic = int(s.w_got[row]) * int(s.q_mtu[g]), s.w_kind[row] == ATOMIC
+        va = int(s.w_laddr[row]) + at
+        fault = int(
+            rules.response_error(
+                got.opcode, len(got.payload), s.q_mtu[g], atomic, s.w_len[row] - at, s.w_got[row] == 0
+            )
+        )
+        payload = got.payload
+        if atomic:
+            value, size = int.from_bytes(got.ext[4:12], "big"), int(s.w_len[row])
+            # 8-byte results land little-endian, 4-byte results big-endian (device.md 1.5)
+            payload = value.to_bytes(8, "little") if size == 8 else got.ext[8:12]
+        if not fault:
+            verdict = rules.mr_check(
+                s.mr_rows, s.w_lkey[row], False, rules.Right.LOC_WRITE, [va], [len(payload)], pe
+            )
+            fault = 0 if int(verdict[0]) == rules.MrVerdict.OK else int(CqeError.LOCAL_MR_REQ)
+        if fault:
+            if not late:
+                self.core.fail(g, idx, fault)
+            return
+        s.w_got[row] += 1
+        s.q_ack[g] = due + 1
+        self.core.watch_room(int(s.q_cq[g]), self.core.time)
+        if payload:
+            s.results[pe].append(InboundWrite(g, due, va, len(payload), payload, idx, late))
+        else:
+            self.memory.result_landed(g, idx)
+
+    # ------------------------------------------------------------------ responder
+    def _request(self, pe: int, g: int, got: frames.Received, late: bool) -> None:
+        s = self.s
+        number = int(s.r_exp[g])
+        ahead = signed24(got.psn - number - int(s.q_rq_psn[g]))
+        if ahead > 0:
+            self.count(pe, Cnt.PSN_AHEAD)
+            if not s.r_ahead[g] and not late:
+                s.r_ahead[g] = True
+                self.core.nak_due(g, number, 0)
+                s.q_odd[g] = True
+            return
+        if ahead < 0:
+            self.count(pe, Cnt.DUPLICATE)
+            if got.opcode in _WRITES:
+                s.r_dup.setdefault(g, deque(maxlen=DUPLICATES)).append(number - 1)
+            return
+        # duplicates and packets from ahead have counters of their own, and only those (nic.md 7)
+        self.count(pe, Cnt.RX_PACKET)
+        code = self._refuse(pe, g, got)
+        if code == _FULL:
+            self.count(pe, Cnt.RD_TOO_MANY)
+            code = 1
+        if code:
+            if not late:
+                self._fatal(pe, g, number, code, -SETTLE)  # in the receive path itself: no race
+            return
+        s.r_ahead[g] = False
+        if got.opcode in _WRITES:
+            self._write(pe, g, got, number, late)
+        else:
+            self._hold(pe, g, got, number, late)
+
+    def _fatal(self, pe: int, g: int, number: int, code: int, since: int) -> None:
+        """A NAK that sends the QP to ERR becomes due."""
+        self.core.nak_due(g, number, code)
+        self.s.asyncs[pe].append((AsyncKind.QP_ERR, int(self.s.q_qpn[g])))
+        self.core.to_err(g, since)
+
+    def _write(self, pe: int, g: int, got: frames.Received, number: int, late: bool) -> None:
+        """A WRITE packet is executed."""
+        s, size = self.s, len(got.payload)
+        last = got.opcode in (frames.WRITE_LAST, frames.WRITE_ONLY)
+        if got.opcode in (frames.WRITE_FIRST, frames.WRITE_ONLY):
+            s.r_va[g] = int.from_bytes(got.ext[:8], "big")
+            s.r_rkey[g] = int.from_bytes(got.ext[8:12], "big")
+            s.r_left[g] = int.from_bytes(got.ext[12:16], "big")
+        va = int(s.r_va[g])
+        s.r_va[g] = va + size & (1 << 64) - 1
+        s.r_left[g] -= size
+        s.r_open[g] = not last
+        s.r_exp[g] = number + 1
+        fault = size > 0 and s.memory.beats_fault(pe, va, size, True)
+        if size:
+            s.inbound[pe].append(InboundWrite(g, number, va, size, got.payload, optional=late or fault))
+        if fault and not late:
+            self._fatal(pe, g, number, 3, NEVER)
+            return
+        if got.ack_req and not late:
+            s.r_req[g] = number
+        if last:
+            s.e_end[g, int(s.r_msn[g]) % s.e_rows] = number
+            s.r_msn[g] += 1
+
+    def _hold(self, pe: int, g: int, got: frames.Received, number: int, late: bool) -> None:
+        """A READ or atomic enters the table; a READ counts as executed (wire.md 3)."""
+        s = self.s
+        va, key = int.from_bytes(got.ext[:8], "big"), int.from_bytes(got.ext[8:12], "big")
+        read, mtu = got.opcode == frames.READ_REQUEST, int(s.q_mtu[g])
+        length = int.from_bytes(got.ext[12:16], "big") if read else frames.OPERANDS[got.opcode][0]
+        packets = max(1, -(-length // mtu)) if read else 1
+        s.e_end[g, int(s.r_msn[g]) % s.e_rows] = number
+        s.r_msn[g] += 1
+        s.r_exp[g] = number + packets
+        request = Request(g, number, got.opcode, va, key, length, packets, int(s.r_msn[g]))
+        request.optional = late
+        request.contested = len(s.r_reads.get(g, ())) >= s.r_max_rd[g]
+        request.since = NEVER
+        if not read:
+            request.operands = frames.operands_of(got.opcode, got.ext)
+        s.r_reads.setdefault(g, deque()).append(request)
+        self.memory.free_requests(pe, g)
+        fails = -1
+        if read:
+            self.count(pe, Cnt.READ)
+            sizes = ((k, min(mtu, length - k * mtu)) for k in range(packets) if length)
+            fails = next((k for k, n in sizes if s.memory.beats_fault(pe, va + k * mtu, n)), -1)
+        elif s.memory.narrow_fault(pe, va, length, False):
+            fails = 0
+        if fails >= 0 and not late:
+            self._fatal(pe, g, number + fails, 3, NEVER)
+
+    def _refuse(self, pe: int, g: int, got: frames.Received) -> int:
+        """NAK code of a request at the expected PSN, 0: execute (wire.md 5)."""
+        op = got.opcode
+        if op in _WRITES:
+            return self._refuse_write(pe, g, got)
+        s, atomic = self.s, op in frames.OPERANDS
+        if (op != frames.READ_REQUEST and not atomic) or s.r_open[g]:
+            return 1
+        va, key = int.from_bytes(got.ext[:8], "big"), int.from_bytes(got.ext[8:12], "big")
+        size = frames.OPERANDS[op][0] if atomic else int.from_bytes(got.ext[12:16], "big")
+        if size > 1 << 31 or not (s.q_atomic[g] if atomic else s.q_read[g]) or (atomic and va % size):
+            return 1
+        held = s.r_reads.get(g, deque())
+        over = next((i for i, e in enumerate(held) if not self.atomics.may_be_over(pe, e)), len(held))
+        if len(held) - over >= s.r_max_rd[g]:
+            return _FULL
+        right = rules.Right.REM_ATOMIC if atomic else rules.Right.REM_READ
+        verdict = rules.mr_check(s.mr_rows, key, True, right, [va], [size], pe)
+        return 0 if int(verdict[0]) == rules.MrVerdict.OK else 2
+
+    def _refuse_write(self, pe: int, g: int, got: frames.Received) -> int:
+        s, op, size = self.s, got.opcode, len(got.payload)
+        start = op in (frames.WRITE_FIRST, frames.WRITE_ONLY)
+        last = op in (frames.WRITE_LAST, frames.WRITE_ONLY)
+        if bool(s.r_open[g]) == start or not s.qp_ctx[g].rem_write:
+            return 1
+        mtu = int(s.q_mtu[g])
+        va, key = int.from_bytes(got.ext[:8], "big"), int.from_bytes(got.ext[8:12], "big")
+        length = int.from_bytes(got.ext[12:16], "big")
+        left = length if start else int(s.r_left[g])
+        if last and (size != left or size > mtu or (op == frames.WRITE_LAST and not size)):
+            return 1
+        # a First or Middle leaves a byte for the Last; a message has at most 2^31 bytes
+        if not last and (size != mtu or left <= size or left > 1 << 31):
+            return 1
+        if not start:
+            row = s.mr_rows[pe, min(int(s.r_rkey[g]) >> 8, s.params.num_mr - 1)]
+            known = s.r_rkey[g] >> 8 < s.params.num_mr and row["valid"] and row["rtag"] == s.r_rkey[g] & 0xFF
+            return 0 if known or not size else 2
+        verdict = rules.mr_check(s.mr_rows, key, True, rules.Right.REM_WRITE, [va], [length], pe)
+        return 0 if int(verdict[0]) == rules.MrVerdict.OK else 2

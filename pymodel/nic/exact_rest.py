@@ -1,0 +1,86 @@
+"""Exact engine, end of test: what is still due, and what it waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pymodel.nic.exact_core import Part
+from pymodel.nic.judge_entries import READ, WRITE
+from pymodel.nic.judge_records import Check, Finding
+from pymodel.nic.judge_state import ERR, RESET, RTS
+
+
+class Rest(Part):
+    """Everything that is outstanding."""
+
+    def list(self) -> list[Finding]:
+        """WQEs, writes and responses that are still due, each with what it waits for."""
+        s = self.s
+        out: list[Finding] = []
+
+        def add(check: Check, g: int, wqe: int, psn: int, field: str, expected: str, got: str) -> None:
+            out.append(
+                Finding(check, int(s.q_pe[g]), int(s.q_qpn[g]), wqe, psn, s.cycle, field, expected, got)
+            )
+
+        for g in np.flatnonzero((s.q_pi > s.q_ret) & (s.q_state != RESET)).tolist():
+            c = int(s.q_cq[g])
+            if c >= 0 and s.c_dead[c]:
+                continue  # its completions are discarded and counted
+            for idx in range(s.retired(g), int(s.q_pi[g])):
+                row = s.row(g, idx)
+                add(Check.OUTSTANDING, g, idx, self.core.sq_psn(g, int(s.w_first[row])),
+                    "completion", "a CQE" if s.w_ce[row] else "an ACK", self._waits_for(g, idx))  # fmt: skip
+        for g, packets in self.core.early.items():
+            for idx, cycle, psn in packets:
+                add(Check.TX_EARLY, g, idx, psn, "request packet", f"after the fetch of WQE {idx}",
+                    f"in cycle {cycle}, no fetch")  # fmt: skip
+        for pe, queue in [*enumerate(s.inbound), *enumerate(s.results)]:
+            for entry in [e for e in queue if not e.optional]:
+                result, state = entry.wqe >= 0, f"{entry.done} of {entry.length} bytes"
+                psn = (self.core.sq_psn if result else self.core.rq_psn)(entry.gq, entry.cum)
+                add(Check.RESULT_MISSING if result else Check.WRITE_MISSING, entry.gq, entry.wqe, psn,
+                    f"{'result' if result else 'inbound payload'} of PE {pe}", f"written to {entry.va:#x}",
+                    f"{state}, {entry.unanswered} bursts without response")  # fmt: skip
+        for g in np.flatnonzero((s.r_req > s.r_sent) & (s.q_state == RTS)).tolist():
+            add(
+                Check.ACK_MISSING, g, -1, self.core.rq_psn(g, int(s.r_req[g])), "AckReq", "a response", "none"
+            )
+        for g, (number, code) in s.r_nak.items():
+            if s.q_state[g] != RESET:
+                add(Check.NAK_MISSING, g, -1, self.core.rq_psn(g, number), "NAK", f"code {code}", "none")
+        for g, held in s.r_reads.items():
+            due = next((e for e in held if not e.optional), None)
+            if due is not None and s.q_state[g] != RESET and not (g in s.r_nak and s.r_nak[g][1]):
+                what = "READ responses" if due.kind == READ else "ATOMIC ACK"
+                add(Check.RESPONSE_MISSING, g, -1, self.core.rq_psn(g, due.number + due.sent), what,
+                    f"{due.packets} packets", f"{due.sent} sent, {len(held)} requests are held")  # fmt: skip
+        return out
+
+    def _waits_for(self, g: int, idx: int) -> str:
+        s = self.s
+        row = s.row(g, idx)
+        first, count = int(s.w_first[row]), int(s.w_np[row])
+        if s.q_state[g] == ERR:
+            return "a flush CQE: the QP is in ERR"
+        if s.w_err[row]:
+            return f"its error CQE {int(s.w_err[row]):#04x}"
+        if 0 <= int(s.q_bad[g]) < idx:
+            return f"WQE {int(s.q_bad[g])} before it, which failed"
+        if idx >= s.q_fetch[g]:
+            return "its fetch: announced, not read"
+        if s.q_tx[g] < first + count:
+            return f"transmission: {max(0, int(s.q_tx[g]) - first)} of {count} packets sent"
+        if s.q_ack[g] < first + count:
+            peer = int(s.q_peer[g])
+            done = peer >= 0 and int(s.r_exp[peer]) >= first + count
+            state = "executed by the peer" if done else "not executed by the peer"
+            if s.w_kind[row] == WRITE:
+                return f"an ACK: all packets sent, {state}"
+            return f"a response: {int(s.w_got[row])} of {count} arrived, the request is {state}"
+        if not s.complete(row, int(s.q_ack[g])):
+            return f"its data in memory: {int(s.w_land[row])} of {count} packets are written and answered"
+        c = int(s.q_cq[g])
+        if not s.c_ignore[c] and s.c_prod[c] - s.c_ci[c] >= s.c_depth[c]:
+            return f"room in CQ {int(s.c_cqn[c])}: acknowledged, CQ full at consumer index {int(s.c_ci[c])}"
+        return "its CQE: acknowledged"
