@@ -434,7 +434,7 @@ def test_our_dissector_says_what_is_wrong(tmp_path: Path) -> None:
         packet.frame({**base, "opcode": op, "va": va})
         for op, va in ((0xC0, 4), (0xC1, 9), (0xC2, 6), (0xC3, 4))
     ]
-    short = [frame[:-5] for frame in good] + [good[3][:60]]
+    short = [frame[: -1 - i] for i, frame in enumerate(good)] + [good[3][:60]]
     pcap = tmp_path / "built.pcap"
     capture.write_pcap(pcap, good + odd + short + [packet.frame({**BASE, "opcode": 0x13})])
     names = ["_ws.col.Info", "camhil.misaligned", "camhil.short", "camhil.rkey"]

@@ -106,8 +106,9 @@ def read(path: Path) -> list[tuple[int, int, bytes]]:
 
 @pytest.mark.parametrize(("n_pes", "batch"), [(1, 1), (2, 7), (16, 3)])
 def test_every_packet_as_it_was_sent(tmp_path: Path, n_pes: int, batch: int) -> None:
-    """Own reader: bytes, NIC and time of each; nothing of other records; times beyond 32 bits."""
-    _, frames = build(n_pes, 120)
+    """Own reader: bytes, NIC and time of each; nothing of other records; any length; times beyond 32 bits."""
+    _, frames = build(n_pes, 60)
+    frames += [bytes([size]) * size for size in range(1, 61)]
     stream = Stream(n_pes, n_pes, first_cycle=(1 << 33) - 1000)
     path = tmp_path / "run.pcapng"
     writer = PcapWriter(path, n_pes)
@@ -176,7 +177,9 @@ def test_limit(tmp_path: Path, batch: int) -> None:
     _, frames = build(7, 60)
     whole = tmp_path / "whole.pcapng"
     path = tmp_path / "run.pcapng"
-    for limit in (0, 200, 1500, 9000, 1 << 20):
+    # head of the file, and the first packet exactly
+    exact = 28 + 2 * 44 + 32 + (len(frames[0]) + 3 & ~3)
+    for limit in (0, 200, exact - 1, exact, 1500, 9000, 1 << 20):
         stream = Stream(7, 2)
         writer, everything = PcapWriter(path, 2, limit=limit), PcapWriter(whole, 2)
         for i in range(0, len(frames), batch):
@@ -187,6 +190,7 @@ def test_limit(tmp_path: Path, batch: int) -> None:
         everything.close()
         got = read(path)
         assert got == stream.sent[: len(got)]
+        assert limit not in (exact - 1, exact) or len(got) == limit - exact + 1
         assert (writer.packets, writer.left_out) == (len(got), 60 - len(got))
         assert (
             path.stat().st_size <= max(limit, 128)
