@@ -207,7 +207,7 @@ class Core:
         self._active[qp.qpn] = None
 
     def _access(self, key: int, remote: bool, right: rules.Right, va: int, length: int) -> rules.MrVerdict:
-        return rules.MrVerdict(int(rules.mr_check(self._mrs, key, remote, right, va, length)))
+        return rules.mr_check_one(self.contexts.mrs, key, remote, right, va, length)
 
     def _packet(self, qp: Qp, bth: Bth | int, psn: int) -> Packet:
         """A packet to the QP's peer."""

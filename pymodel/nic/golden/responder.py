@@ -67,10 +67,11 @@ class Responder(Core):
             if access is not rules.MrVerdict.KEY:
                 access = rules.MrVerdict.OK
         rights = context.rem_write, context.rem_read, context.rem_atomic
-        full = len(qp.table) >= context.max_dest_rd_atomic
-        return _request_fault(
-            bth, qp.previous, length, context.mtu, remaining, rights, access, packet.va & 7, full
-        )
+        entry = bool(rules.TAKES_ENTRY[bth])
+        full = entry and len(qp.table) >= context.max_dest_rd_atomic
+        low_va = packet.va & 7 if bth in ATOMIC_BTH else 0
+        size, left = _shape(length, remaining, context.mtu)
+        return _request_fault(bth, qp.previous, size, left, context.mtu, rights, access, low_va, full)
 
     def _write(self, qp: Qp, packet: Packet) -> None:
         """A WRITE packet that passed its checks.
@@ -231,13 +232,21 @@ class Responder(Core):
 
 
 # The rules work on arrays; asked for one item at a time they cost tens of microseconds, and traffic repeats.
+def _shape(length: int, remaining: int, mtu: int) -> tuple[int, int]:
+    """Lengths that every rule answers as it answers these, but few different ones."""
+    short = length if length in (0, mtu) else 1 if length < mtu else mtu + 1
+    if remaining > rules.MAX_MESSAGE:
+        return short, rules.MAX_MESSAGE + 1
+    return short, short + (remaining > length) - (remaining < length)
+
+
 @lru_cache(maxsize=1 << 14)
 def _request_fault(
     bth: int,
     previous: int,
     length: int,
-    mtu: int,
     remaining: int,
+    mtu: int,
     rights: tuple[bool, bool, bool],
     access: rules.MrVerdict,
     low_va: int,

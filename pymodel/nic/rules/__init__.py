@@ -26,7 +26,7 @@ from pymodel.nic.rules.doorbells import (
     index_mask,
     sq_doorbell,
 )
-from pymodel.nic.rules.regions import MR_ROW, MrVerdict, Right, mr_check, mr_table
+from pymodel.nic.rules.regions import MR_ROW, MrVerdict, Right, mr_check, mr_check_one, mr_table
 from pymodel.nic.rules.requester import (
     AckVerdict,
     ack_verdict,
@@ -112,6 +112,7 @@ __all__ = [
     "length_ok",
     "may_start",
     "mr_check",
+    "mr_check_one",
     "mr_table",
     "msn_at",
     "nak_error",

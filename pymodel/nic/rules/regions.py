@@ -76,3 +76,22 @@ def mr_check(
         [MrVerdict.OK, MrVerdict.KEY, MrVerdict.RIGHT, MrVerdict.RANGE],
         MrVerdict.OK,
     ).astype(np.uint8)
+
+
+def mr_check_one(
+    mrs: Mapping[int, MrContext], key: int, remote: bool, right: Right, va: int, length: int
+) -> MrVerdict:
+    """`mr_check` of one access, in plain integers: for who asks packet by packet. mrs: contexts by index."""
+    if length == 0:
+        return MrVerdict.OK
+    mr = mrs.get(key >> 8)
+    if mr is None or not mr.valid or (mr.rtag if remote else mr.ltag) != key & 0xFF:
+        return MrVerdict.KEY
+    given = {
+        Right.NONE: True, Right.LOC_WRITE: mr.loc_write, Right.REM_WRITE: mr.rem_write,
+        Right.REM_READ: mr.rem_read, Right.REM_ATOMIC: mr.rem_atomic,
+    }  # fmt: skip
+    if not given[right]:
+        return MrVerdict.RIGHT
+    inside = mr.base <= va and va + length <= mr.base + mr.length
+    return MrVerdict.OK if inside else MrVerdict.RANGE
