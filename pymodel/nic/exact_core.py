@@ -48,6 +48,10 @@ class Core:
         self.early: dict[int, list[tuple[int, int, int]]] = {}
         #: QPs that may or may not be in ERR by now: a NAK on its way will tell
         self.doubt: set[int] = set()
+        #: g -> (packet, code) of the NAK that a full table made due
+        self.full: dict[int, tuple[int, int]] = {}
+        #: QPs of which a READ may have met its bus error
+        self.failed: set[int] = set()
         #: READs whose QP failed: gathers that were under way; with the cycle until which they may come
         self.gone: deque[tuple[Request, int]] = deque(maxlen=64)
         self.time = 0
@@ -158,12 +162,11 @@ class Core:
             self.doubt.discard(g)
         self.forget(int(self.s.q_pe[g]))
 
-    def drop_requests(self, g: int, number: int) -> None:
-        """Held READs and atomics from packet `number` on are not served any more."""
+    def drop_requests(self, g: int, requests: list[Request]) -> None:
+        """Held READs and atomics that are not served any more."""
         s, pe = self.s, int(self.s.q_pe[g])
-        held = s.r_reads.get(g, deque())
-        for request in [e for e in held if e.number >= number]:
-            held.remove(request)
+        for request in requests:
+            s.r_reads[g].remove(request)
             if request.kind == READ:
                 self.gone.append((request, self.time + SETTLE))
             for run in s.runs[pe]:
@@ -184,9 +187,14 @@ class Core:
         self.loose |= {
             (pe, int(n)) for n in (Cnt.RX_PACKET, Cnt.DROP_QP, Cnt.READ, Cnt.DUPLICATE, Cnt.PSN_AHEAD)
         }
-        self.drop_requests(g, request.number)
+        self.drop_requests(g, [e for e in s.r_reads[g] if e.number >= request.number])
+        later, event = s.r_nak.pop(g, (-1, 0)), (AsyncKind.QP_ERR, int(s.q_qpn[g]))
+        if later[0] > request.number and later[1]:
+            # refused for a table that was said to be full of what was not there
+            self.count(pe, Cnt.RD_TOO_MANY, -int(later == self.full.get(g)))
+        else:
+            s.asyncs[pe].append(event)
         self.nak_due(g, request.number, 1)
-        s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
         self.to_err(g, self.time)
 
     # ------------------------------------------------------------------ completion

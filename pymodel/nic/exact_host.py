@@ -196,7 +196,7 @@ class Host(Part):
             flags[g] = False
         for column in (s.q_bad, s.q_err_time, s.r_req, s.r_sent):
             column[g] = -1
-        self.core.drop_requests(g, -1)
+        self.core.drop_requests(g, list(s.r_reads.get(g, ())))
         for due in (s.r_nak, s.r_nak_before, s.r_dup, self.core.early, s.q_reads):
             due.pop(g, None)
         # packets that met its change to ERR and were not executed after all

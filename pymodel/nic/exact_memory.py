@@ -124,12 +124,13 @@ class Memory(Part):
 
     def _gather(self, pe: int, addr: int, length: int, since: int, fault: bool) -> None:
         """Inside the source of a live WQE, or of a READ that the responder holds (nic.md 1, 4)."""
-        request, soon = self._gather_of_read(pe, addr, length, since)
-        if request is not None and fault:
-            g, nak = request.gq, self.s.r_nak.get(request.gq)
-            if nak and nak[1] == 3 and self.s.q_err_time[g] == NEVER and request.number <= nak[0]:
-                self.s.q_err_time[g] = self.core.time
-        if request is not None or self._gather_of_wqe(pe, addr, length, since):
+        requests, soon = self._gather_of_read(pe, addr, length, since)
+        failing = [e.gq for e in requests if fault and self._failing(e)]
+        if failing:
+            # of several at one address each may be the one: the first changes to ERR, all may send their NAK
+            self.s.q_err_time[failing[0]] = self.core.time
+            self.core.failed.update(failing)
+        if requests or self._gather_of_wqe(pe, addr, length, since):
             return
         if soon is not None:
             self.find(Check.READ_EARLY, pe, "READ response gather",
@@ -160,14 +161,20 @@ class Memory(Part):
                 return True
         return False
 
+    def _failing(self, request: Request) -> bool:
+        """Whether a READ waits for the bus error that its NAK 3 is due for."""
+        nak = self.s.r_nak.get(request.gq, (-1, 0))
+        waits = nak[1] == 3 and self.s.q_err_time[request.gq] == NEVER
+        return waits and request.number <= nak[0] < request.number + request.packets
+
     def _gather_of_read(
         self, pe: int, addr: int, length: int, since: int
-    ) -> tuple[Request | None, Request | None]:
-        """(READ that explains a gather, READ that would if the WRITEs before it had their responses)."""
+    ) -> tuple[list[Request], Request | None]:
+        """(READs that explain a gather, one that would if the WRITEs before it had their responses)."""
         s = self.s
         gone = [e for e, until in self.core.gone if since <= until]
         soon: Request | None = None
-        found: Request | None = None
+        found: list[Request] = []
         for e in [e for q in s.r_reads.values() for e in q] + gone:
             if e.kind != READ or s.q_pe[e.gq] != pe or not e.length:
                 continue
@@ -179,7 +186,7 @@ class Memory(Part):
                 soon = e
                 continue
             e.gathered |= addr + length == high
-            found = found or e
+            found.append(e)
         return found, soon
 
     # ------------------------------------------------------------------ writes

@@ -178,6 +178,7 @@ class Receive(Part):
         if code == _FULL:
             self.count(pe, Cnt.RD_TOO_MANY)
             code = 1
+            self.core.full[g] = number, code
         if code:
             if not late:
                 self._fatal(pe, g, number, code, -SETTLE)  # in the receive path itself: no race

@@ -188,7 +188,7 @@ class Respond(Part):
         if head is not None and head.kind != READ:
             early = self.atomics.claim(pe, head, None) is None
         else:
-            early = s.q_err_time[g] == NEVER
+            early = s.q_err_time[g] == NEVER and g not in self.core.failed
         if code == 3 and early:
             self.find(Check.ACK_EARLY, pe, "NAK 3", "after the response with the error", "before", g, psn=psn)
         if head is None:
@@ -210,8 +210,14 @@ class Respond(Part):
             if not ours:
                 s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
                 self.core.to_err(g, self.core.time)
-            # nothing behind it is answered any more
-            self.core.drop_requests(g, n if head is None else head.number)
+            # what is behind it belongs to WQEs that flush: it may be served or not (nic.md 6)
+            for request in s.r_reads.get(g, ()):
+                request.optional = True
+            if s.q_err_time[g] == NEVER:
+                s.q_err_time[g] = self.core.time
+            self.core.failed.discard(g)
+            if head is not None:
+                self.core.drop_requests(g, [head])
 
     def _fails(self, pe: int, head: Request, code: int) -> bool:
         """Whether the oldest READ or atomic may end in this NAK though nobody knew when it came."""
