@@ -2,7 +2,8 @@
 
 Sweep: all rows of the eight areas. Checks: each ID has exactly one line; a line names tests, assertions or
 planted faults, or says why its kind does not apply; every name is that of a test function, of an assertion
-or of a planted fault. Where the collection of kinds lies beside the repository, its IDs are those of the table.
+or of a planted fault. Where the collection of kinds lies beside the repository, its IDs are those of the
+table.
 Timing: none. Does not prove that a test covers its kind: that is for the reader.
 """
 
