@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
-from pymodel.formats.arrays import I64, U32
-from pymodel.nic.batch_rows import ALL_ONES, Rows, last_of, latest_of, need, previous, sums
+from pymodel.formats.arrays import I64, U32, Bools
+from pymodel.nic.batch_outstanding import Answered
+from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, last_of, latest_of, need, previous, sums
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_wqe import spans
 
@@ -22,6 +24,19 @@ class Cqes:
     c: I64
     words: U32
     at: I64  # side offset of the payload
+
+
+@dataclass
+class Rings:
+    """CQ doorbells and CQEs, each sorted by CQ and position."""
+
+    c: I64
+    pos: I64
+    ci: I64  # consumer index after the doorbell
+    by_c: I64  # rows of Cqes
+    ec: I64
+    epos: I64
+    prod: I64  # number of the CQE in its CQ
 
 
 class Complete(Part):
@@ -54,17 +69,15 @@ class Complete(Part):
         idx = s.q_ret[g] - 1 + sums(step, start)
         return Cqes(r, g, idx, s.q_cq[g], words, at)
 
-    def judge(self, q: Cqes, cq: Rows, pi: I64, ack_g: I64, ack_pos: I64, acked: I64) -> tuple[I64, I64]:
-        """Every field of every CQE, its place and time; CQ doorbells: (CQ, consumer index after each)."""
-        s, r, g, idx, c = self.s, q.rows, q.g, q.idx, q.c
-        # ---- CQ doorbells by CQ
+    def doorbells(self, q: Cqes, cq: Rows) -> Rings:
+        """CQ doorbells against the CQEs before them."""
+        s, r = self.s, q.rows
         page = self.view.page_qp(cq)
         order = np.argsort(s.q_cq[page], kind="stable")
         cq, dc = cq.take(order), s.q_cq[page][order]
-        by_c = np.argsort(c, kind="stable")
-        by_c = by_c[np.lexsort((r.pos[by_c], c[by_c]))]
-        ec, epos = c[by_c], r.pos[by_c]
-        c_start, c_rank = spans(ec)
+        by_c = np.argsort(q.c << 32 | r.pos)
+        ec, epos = q.c[by_c], r.pos[by_c]
+        _, c_rank = spans(ec)
         prod = s.c_prod[ec] + c_rank
         need(
             (dc >= 0) & ((cq.data >> np.uint64(23) & np.uint64(0xFFFF)).astype(np.int64) == s.c_cqn[dc]),
@@ -74,8 +87,25 @@ class Complete(Part):
         d_start, _ = spans(dc)
         ci = s.c_ci[dc] + sums((cid - previous(cid, d_start, s.c_ci[dc])) & 0x7FFFFF, d_start)
         need(ci <= latest_of(ec, epos, prod + 1, dc, cq.pos, s.c_prod[dc]), "CQ doorbell")
+        return Rings(dc, cq.pos, ci, by_c, ec, epos, prod)
+
+    def room(self, q: Cqes, rings: Rings, g: I64, pos: I64) -> I64:
+        """Number of the last WQE with ce (as in w_ceno) whose CQE fits at a position, by QP."""
+        s = self.s
+        c = s.q_cq[g]
+        bounded = (c >= 0) & ~s.c_ignore[c]
+        row = s.q_row[q.g] + (q.idx & s.q_mask[q.g])
+        done = latest_of(q.g, q.rows.pos, s.w_ceno[row], g, pos, s.q_ce_done[g])
+        prod = latest_of(rings.ec, rings.epos, rings.prod + 1, c, pos, s.c_prod[c])
+        ci = latest_of(rings.c, rings.pos, rings.ci, c, pos, s.c_ci[c])
+        out: I64 = np.where(bounded, done + s.c_depth[c] - (prod - ci), FAR)
+        return out
+
+    def judge(self, q: Cqes, rings: Rings, pi: I64, answered: Answered, over: Bools) -> None:
+        """Every field of every CQE, its place and time; over: the data of READs and atomics is in memory."""
+        s, r, g, idx, c = self.s, q.rows, q.g, q.idx, q.c
         if not len(r):
-            return dc, ci
+            return
         # ---- the WQE
         need((idx >= s.q_ret[g]) & (idx < pi[g]), "CQE of no WQE")
         row = s.q_row[g] + (idx & s.q_mask[g])
@@ -83,20 +113,23 @@ class Complete(Part):
         need(s.w_ce[row] & (s.w_ceno[row] == s.q_ce_done[g] + rank + 1) & (s.w_err[row] == 0), "CQE order")
         need(s.w_pos[row] < r.pos + s.position, "CQE before its doorbell")
         done = s.w_first[row] + s.w_np[row]
-        need(latest_of(ack_g, ack_pos, acked, g, r.pos, s.q_ack[g]) >= done, "CQE before its ACK")
+        acked = latest_of(answered.g, answered.pos, answered.after, g, r.pos, s.q_ack[g])
+        need((acked >= done) & over, "CQE before its ACK or its data")
         # ---- place
         need(c >= 0, "CQ")
-        need(~s.c_dead[c] & ~s.c_ignore[c] & (s.c_flat[c] >= 0), "CQ")
+        need(~s.c_dead[c] & (s.c_flat[c] >= 0), "CQ")
         number = np.empty(c.size, np.int64)
-        number[by_c] = prod
+        number[rings.by_c] = rings.prod
         stride, depth = s.c_stride[c], s.c_depth[c]
-        address = s.c_base[c] + (number % depth * stride).astype(np.uint64)
+        # ignore_overrun: always slot 0, owner by the WQE's index (device.md 2.6)
+        ignore = s.c_ignore[c]
+        address = s.c_base[c] + np.where(ignore, 0, number % depth * stride).astype(np.uint64)
         lane = (address & np.uint64(63)).astype(np.int64)
         need((r.addr & np.uint64(~63 & ALL_ONES)) + lane.astype(np.uint64) == address, "slot")
         ones = np.where(stride == 64, np.uint64(ALL_ONES), np.uint64(0xFFFFFFFF) << lane.astype(np.uint64))
         need((r.aux0 == ones) & (r.aux1 == stride.astype(np.uint64)) & (r.len == 1), "CQE strobes")
-        used = number - latest_of(dc, cq.pos, ci, c, r.pos, s.c_ci[c])
-        need(used < depth, "CQ room")
+        used = number - latest_of(rings.c, rings.pos, rings.ci, c, r.pos, s.c_ci[c])
+        need((used < depth) | ignore, "CQ room")
         if any(s.cq_wait):
             limited = np.array(s.cq_wait) > 0
             need(~limited[r.pe] | (used + 1 < depth), "full CQ with a limit of waiting")
@@ -109,7 +142,8 @@ class Complete(Part):
         fields &= (w[:, 1] == 0) & (w[:, 2] == s.w_len[row]) & (w[:, 3] == 0)
         fields &= w[:, 5] >> 16 == np.where(v1, wqe_id, 0)
         fields &= w[:, 6] == np.where(v1, op, op | wqe_id << 12)
-        fields &= w[:, 7] == (number // depth & 1) << 31
+        phase = np.where(ignore, idx & np.where(v1, 0x1FFF, 0x1FFFF), number) // depth & 1
+        fields &= w[:, 7] == phase << 31
         need(fields, "CQE fields")
         wide = np.flatnonzero(stride == 64)
         if wide.size:
@@ -117,46 +151,53 @@ class Complete(Part):
         ts = w[:, 4] | (w[:, 5] & 0xFFFF) << 32
         ts += self.view.exact.time_origin
         need((ts >= s.w_time[row]) & (ts <= r.time), "ts")
-        ordered = ts[by_c]
-        need(ordered >= previous(ordered, c_start, s.c_ts[ec]), "ts order")
-        self._place = address, number, ts, by_c
-        return dc, ci
+        ordered = ts[rings.by_c]
+        c_start, _ = spans(rings.ec)
+        need(ordered >= previous(ordered, c_start, s.c_ts[rings.ec]), "ts order")
+        self._place = number, ts
 
     def responses(self, writes: Rows, q: Cqes, responses: Rows) -> None:
-        """Responses of CQE writes come after them."""
+        """Responses of CQE writes come after them; those that fire an arm are the exact engine's."""
+        s = self.s
         need(responses.flags == 0, "CQE response")
-        for p in np.unique(responses.pe).tolist():
-            before = len(self.s.cqe_bursts[p])
+        self._bursts: list[deque[int]] = []
+        order = np.argsort(q.rows.pos)
+        c, pe = q.c[order], s.c_pe[q.c[order]]
+        for p in range(len(s.pes)):
             at = responses.pos[responses.pe == p]
+            before = len(s.cqe_bursts[p])
             seen = before + np.searchsorted(writes.pos[writes.pe == p], at)
             need(np.arange(at.size) < seen, "CQE response without a write")
+            bursts = [*s.cqe_bursts[p], *c[pe == p].tolist()]
+            need(min(bursts, default=0) >= 0, "CQE of no CQ")
+            need(s.c_arm[bursts[: at.size]] == 0, "armed CQ")
+            self._bursts.append(deque(bursts[at.size :]))
 
-    def commit(self, q: Cqes, writes: Rows, responses: Rows, ring_ci: tuple[I64, I64]) -> None:
+    def commit(self, q: Cqes, writes: Rows, responses: Rows, rings: Rings) -> None:
         """CQEs into their slots; indices of CQs and QPs move on."""
         s = self.s
-        end = last_of(ring_ci[0])
-        s.c_ci[ring_ci[0][end]] = ring_ci[1][end]
+        end = last_of(rings.c)
+        s.c_ci[rings.c[end]] = rings.ci[end]
         if q.g.size:
             end = last_of(q.g)
             s.q_ret[q.g[end]] = q.idx[end] + 1
             row = s.q_row[q.g[end]] + (q.idx[end] & s.q_mask[q.g[end]])
             s.q_ce_done[q.g[end]] = s.w_ceno[row]
-            address, number, ts, by_c = self._place
-            end = by_c[last_of(q.c[by_c])]
+            number, ts = self._place
+            end = rings.by_c[last_of(rings.ec)]
             s.c_prod[q.c[end]] = number[end] + 1
             s.c_ts[q.c[end]] = ts[end]
             # nothing in the batch reads a ring, so all CQEs go in at once; of one slot the last stays
-            slot = s.c_flat[q.c] + number % s.c_depth[q.c] * s.c_stride[q.c]
+            place: I64 = np.where(s.c_ignore[q.c], 0, number % s.c_depth[q.c])
+            slot = s.c_flat[q.c] + place * s.c_stride[q.c]
             order = np.argsort(q.rows.pos, kind="stable")
             slot, at = slot[order], q.at[order]
             self._half[slot >> 5] = self.view.gather(at, 32).reshape(-1).view("V32")
             wide = s.c_stride[q.c[order]] == 64
             self._half[(slot[wide] >> 5) + 1] = np.zeros(1, "V32")[0]
             s.memory.touch_many(slot, s.c_stride[q.c[order]])
-            by_pos = q.c[order]
-            pe = s.c_pe[by_pos]
-            for p in np.unique(pe).tolist():
-                s.cqe_bursts[p].extend(by_pos[pe == p].tolist())
-        for p, n in enumerate(np.bincount(responses.pe, minlength=len(s.pes)).tolist()):
-            for _ in range(n):
-                s.cqe_bursts[p].popleft()
+        n_pes = len(s.pes)
+        new, gone = (np.bincount(rows.pe, minlength=n_pes).tolist() for rows in (writes, responses))
+        for p, bursts in enumerate(self._bursts):
+            s.cqe_bursts[p] = bursts
+            self.view.exact.events.passed(p, new[p], gone[p])

@@ -15,7 +15,7 @@ from pymodel.nic.judge_wqe import announce, spans
 from pymodel.nic.params import Csr
 
 #: CSR writes that change nothing the judge looks at
-_HARMLESS: Final = (Csr.EVENT_CAUSE, Csr.EVENT_MASK, Csr.CQ_EVENT, Csr.SL_WEIGHT)
+_HARMLESS: Final = (Csr.EVENT_CAUSE, Csr.SL_WEIGHT)
 
 
 @dataclass
@@ -45,7 +45,15 @@ class Doorbells(Part):
         offset = (r.addr - np.uint64(p.db_base)) % np.uint64(p.db_page_bytes)
         is_sq = offset == p.db_sq
         need(is_sq | (offset == p.db_cq), "doorbell offset")
+        # cq_sta 2 and 3 arm
+        need(is_sq | (r.data >> np.uint64(40) & np.uint64(1) == 0), "arm")
         return r.take(is_sq), r.take(~is_sq)
+
+    @staticmethod
+    def quiet(r: Rows) -> bool:
+        """Whether register reads tell nothing of events."""
+        told = (r.addr == Csr.CQ_EVENT) | ((r.addr == Csr.ASYNC_POP) & (r.data >> np.uint64(63) != 0))
+        return not told.any()
 
     def stores(self, r: Rows) -> tuple[I64, Bools]:
         """Flat offsets of the stores, and which of them write into a ring."""

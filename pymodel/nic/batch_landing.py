@@ -1,135 +1,238 @@
-"""Batch engine, landing: writes of inbound payload and their responses."""
+"""Batch engine, landing: bursts of inbound payload (ID 3) and of results (ID 5), from write to response."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from pymodel.formats.arrays import I64, U64
-from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, need, sums
-from pymodel.nic.batch_transmit import Requests
-from pymodel.nic.batch_view import Part
-from pymodel.nic.judge_state import InboundWrite
+from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, by_group, need, sums
+from pymodel.nic.batch_view import Part, View
+from pymodel.nic.judge_entries import InboundWrite
 from pymodel.nic.judge_wqe import spans
+from pymodel.nic.params import AxiId
+
+_LINE: Final = np.uint64(~63 & ALL_ONES)
+
+
+@dataclass
+class Payload:
+    """Payload that has to be written, one packet a row, in any order."""
+
+    pe: I64
+    g: I64
+    cum: I64  # number of the packet
+    va: U64
+    length: I64
+    flat: I64
+    at: I64  # where its bytes are, see View.take
+    pos: I64
+    wqe: I64  # results: index of the WQE; else -1
+
+
+@dataclass
+class Bursts:
+    """Write bursts without response at the begin of the batch or in it, sorted by PE and order."""
+
+    pe: I64
+    row: I64  # of the payload
+    first: I64  # first byte of it
+    size: I64
+    pos: I64  # where it was written, -1: before the batch
+    shown: I64  # where it became visible, -1: before the batch, FAR: not yet
+    end: I64  # where its response came, FAR: not yet
+    end_time: I64
 
 
 @dataclass
 class Landing:
-    """Inbound payload on its way, sorted by PE and order of arrival."""
+    """Payload on its way, sorted by PE and order of arrival, and the bursts that carry it."""
 
-    pe: I64
-    g: I64
-    cum: I64
-    va: U64
-    length: I64
+    what: Payload
     written: I64  # bytes that writes have covered after the batch
     unanswered: I64
-    at: I64  # position of the response that completes it, FAR: not yet
-    queue: list[list[int]]  # per PE: rows whose bursts wait for a response
+    end: I64  # position of the response that completes it, FAR: not yet
+    end_time: I64  # cycle of that response
+    bursts: Bursts
+
+    def shown(self) -> I64:
+        """Bursts that became visible in the batch."""
+        b = self.bursts
+        return np.flatnonzero((b.shown >= 0) & (b.shown < FAR))
+
+    def flat(self, which: I64) -> I64:
+        """Golden memory of bursts."""
+        b = self.bursts
+        return self.what.flat[b.row[which]] + b.first[which]
+
+    def at(self, which: I64) -> I64:
+        """Where the bytes of bursts are."""
+        b = self.bursts
+        return self.what.at[b.row[which]] + b.first[which]
 
 
 class Land(Part):
-    """Bursts of ID 3 against received packets."""
+    """Bursts of one ID against the payload that is due."""
 
-    def match(self, got: Requests, r: Rows, responses: Rows) -> Landing:
-        """Match payload writes and their responses with received packets, in order of arrival per PE."""
+    def __init__(self, view: View, ident: AxiId) -> None:
+        super().__init__(view)
+        self.ident = ident
         s = self.s
-        n_pes = len(s.pes)
-        entries = [e for queue in s.inbound for e in queue]
-        need(all(e.late is None for e in entries), "packet in doubt")
-        pay = np.flatnonzero(got.size > 0)
-        pay = pay[np.lexsort((got.rows.pos[pay], got.rows.pe[pay]))]
-        old_pe = np.repeat(np.arange(n_pes), [len(q) for q in s.inbound])
+        self._queues = s.inbound if ident == AxiId.INBOUND else s.results
+        self._bursts = s.bursts if ident == AxiId.INBOUND else s.result_bursts
 
-        def column(old: list[int], new: I64) -> I64:
-            return np.concatenate([np.array(old, np.int64), new])
+    def match(self, new: Payload, r: Rows, commits: Rows, responses: Rows) -> Landing:
+        """Match writes, COMMIT records and responses with received packets, in order of arrival per PE."""
+        entries = [e for queue in self._queues for e in queue]
+        if not entries and not new.pe.size:
+            need(not (len(r) or len(commits) or len(responses)), "write without a packet")
+            none = new.pe
+            return Landing(
+                new, none, none, none, none, Bursts(none, none, none, none, none, none, none, none)
+            )
+        what, done, unanswered, number = self._due(entries, new)
+        r = r.take(by_group(r.pe))
+        j, into = self._place(what, done, r)
+        count = r.aux1.astype(np.int64)
+        size = what.pe.size
+        written = done + np.bincount(j, count, size).astype(np.int64)
+        unanswered = unanswered + np.bincount(j, minlength=size)
+        bursts = self._bursts_of(number, r, j, into, count)
+        landing = Landing(what, written, unanswered, np.full(size, FAR), np.zeros(size, np.int64), bursts)
+        self._answers(landing, commits, responses)
+        return landing
 
-        pe = np.concatenate([old_pe, got.rows.pe[pay]])
-        order = np.argsort(pe, kind="stable")
-        pe = pe[order]
-        g = column([e.gq for e in entries], got.g[pay])[order]
-        cum = column([e.cum for e in entries], got.number[pay])[order]
-        length = column([e.length for e in entries], got.size[pay])[order]
-        done = column([e.done for e in entries], np.zeros(pay.size, np.int64))[order]
-        unanswered = column([e.unanswered for e in entries], np.zeros(pay.size, np.int64))[order]
-        pos = column([-1] * len(entries), got.rows.pos[pay])[order]
-        new_va = got.va[pay]
-        va = np.concatenate([np.array([e.va for e in entries], np.uint64), new_va])[order]
-        where = np.empty(order.size, np.int64)
-        where[order] = np.arange(order.size)
-        number = {id(e): int(where[i]) for i, e in enumerate(entries)}
+    def _due(self, entries: list[InboundWrite], new: Payload) -> tuple[Payload, I64, I64, dict[int, int]]:
+        """Old and new payload sorted by PE and arrival; bytes covered, bursts open; row of old ones by id."""
+        s = self.s
+        need(not any(e.optional for e in entries), "packet in doubt")
+        order = np.argsort(new.pe << 32 | new.pos)
+        old_pe = np.repeat(np.arange(len(s.pes)), [len(q) for q in self._queues])
+        old_va = np.array([e.va for e in entries], np.uint64)
+        old_length = np.array([e.length for e in entries], np.int64)
+        payloads = [e.payload for e in entries if e.payload is not None]
+        need(len(payloads) == len(entries), "payload unknown")
+        old_at = self.view.keep(payloads)
+        old_flat = s.memory.flats(old_pe, old_va, old_length)
+        by_pe = by_group(np.concatenate([old_pe, new.pe[order]]))
 
-        # ---- bursts: bytes of a PE counted through
-        r = r.take(np.argsort(r.pe, kind="stable"))
+        def both(old: list[int] | I64 | U64, column: I64) -> I64:
+            out: I64 = np.concatenate([np.array(old, column.dtype), column[order]])[by_pe]
+            return out
+
+        what = Payload(
+            both(old_pe, new.pe),
+            both([e.gq for e in entries], new.g),
+            both([e.cum for e in entries], new.cum),
+            both(old_va, new.va),  # type: ignore[arg-type]
+            both(old_length, new.length),
+            both(old_flat, new.flat),
+            both(old_at, new.at),
+            both([-1] * len(entries), new.pos),
+            both([e.wqe for e in entries], new.wqe),
+        )
+        zero = np.zeros(new.pe.size, np.int64)
+        done = both([e.done for e in entries], zero)
+        unanswered = both([e.unanswered for e in entries], zero)
+        row = np.empty(by_pe.size, np.int64)
+        row[by_pe] = np.arange(by_pe.size)
+        return what, done, unanswered, {id(e): n for e, n in zip(entries, row.tolist(), strict=False)}
+
+    def _place(self, what: Payload, done: I64, r: Rows) -> tuple[I64, I64]:
+        """(row, first byte) of the payload that each burst carries: bytes of a PE counted through."""
         count = r.aux1.astype(np.int64)
         need((count > 0) & (count <= 4096), "strobed bytes")
-        start, _ = spans(pe)
-        left = length - done
-        u_end = pe << 44 | sums(left, start)
-        b_start_row, _ = spans(r.pe)
-        b_sum = sums(count, b_start_row)
-        b_start = r.pe << 44 | b_sum - count
-        j = np.searchsorted(u_end, b_start, side="right")
-        need(j < pe.size, "write without a packet")
-        need(
-            (pe[j] == r.pe) & ((r.pe << 44 | b_sum) <= u_end[j]) & (pos[j] < r.pos),
-            "write outside its packet",
-        )
-        into = length[j] - (u_end[j] - b_start)
-        address = va[j] + into.view(np.uint64)
+        start, _ = spans(what.pe)
+        end = what.pe << 44 | sums(what.length - done, start)
+        b_start, _ = spans(r.pe)
+        total = r.pe << 44 | sums(count, b_start)
+        begin = total - count
+        j = np.searchsorted(end, begin, side="right")
+        need(j < what.pe.size, "write without a packet")
+        need((what.pe[j] == r.pe) & (total <= end[j]) & (what.pos[j] < r.pos), "write outside its packet")
+        into = what.length[j] - (end[j] - begin)
+        address = what.va[j] + into.view(np.uint64)
         lane = (address & np.uint64(63)).astype(np.int64)
         in_first = np.minimum(64 - lane, count)
-        ones = np.where(
-            in_first == 64,
-            np.uint64(ALL_ONES),
-            (np.uint64(1) << (in_first & 63).astype(np.uint64)) - np.uint64(1),
-        )
-        need((r.addr & np.uint64(~63 & ALL_ONES)) == (address & np.uint64(~63 & ALL_ONES)), "write address")
-        need(
-            (r.aux0 == ones << lane.astype(np.uint64)) & (r.len == (lane + count + 63) >> 6), "write strobes"
-        )
-        written = done + np.bincount(j, count, pe.size).astype(np.int64)
-        completes = into + count == length[j]
-        unanswered = unanswered + np.bincount(j, minlength=pe.size)
+        ones = np.uint64(ALL_ONES) >> (64 - in_first).astype(np.uint64) << lane.astype(np.uint64)
+        good = (r.addr & _LINE == address & _LINE) & (r.aux0 == ones) & (r.len == (lane + count + 63) >> 6)
+        need(good, "write address or strobes")
+        return j, into
 
-        # ---- responses, in order
+    def _bursts_of(self, number: dict[int, int], r: Rows, j: I64, into: I64, count: I64) -> Bursts:
+        """Old and new bursts."""
+        old = []
+        for p, queue in enumerate(self._bursts):
+            open_of: dict[int, int] = {}
+            for e in queue:
+                need(e is not None and len(e.open) == e.unanswered, "write that matched nothing")
+                assert e is not None
+                nth = open_of.get(id(e), 0)
+                open_of[id(e)] = nth + 1
+                old.append((p, number[id(e)], *e.open[nth], -1))
+        pe, row, first, size, pos = r.pe, j, into, count, r.pos
+        if old:
+            columns = zip(zip(*old, strict=True), (pe, row, first, size, pos), strict=True)
+            pe, row, first, size, pos = (np.concatenate([np.array(a, np.int64), b]) for a, b in columns)
+            order = by_group(pe)
+            pe, row, first, size, pos = pe[order], row[order], first[order], size[order], pos[order]
+        return Bursts(pe, row, first, size, pos, pos, pos, pos)
+
+    def _answers(self, landing: Landing, commits: Rows, responses: Rows) -> None:
+        """COMMIT records and responses come in the order of the bursts, first one, then the other."""
+        s, what, b = self.s, landing.what, landing.bursts
         need(responses.flags == 0, "write response")
-        at = np.full(pe.size, FAR, np.int64)
-        queue: list[list[int]] = []
-        for p in range(n_pes):
-            mine = np.flatnonzero(r.pe == p)
-            old = [number[id(e)] if e is not None else -1 for e in s.bursts[p]]
-            need(-1 not in old, "write that matched nothing")
-            last_old = {row: i for i, row in enumerate(old)}
-            final = [done[row] == length[row] and last_old[row] == i for i, row in enumerate(old)]
-            rows = np.concatenate([np.array(old, np.int64), j[mine]])
-            since = np.concatenate([np.full(len(old), -1, np.int64), r.pos[mine]])
-            ends = np.concatenate([np.array(final, np.bool_), completes[mine]])
-            answers = responses.pos[responses.pe == p]
-            n = answers.size
-            need(n <= rows.size, "response without a write")
-            need(since[:n] < answers, "response before its write")
-            at[rows[:n][ends[:n]]] = answers[ends[:n]]
-            unanswered -= np.bincount(rows[:n], minlength=pe.size)
-            queue.append(rows[n:].tolist())
-        # a packet that was written and answered before the batch is not in the lists any more
-        return Landing(pe, g, cum, va, length, written, unanswered, at, queue)
+        need(commits.flags == 0, "write that fails")
+        begin = np.searchsorted(b.pe, np.arange(len(s.pes)))
+        stop = np.searchsorted(b.pe, np.arange(len(s.pes)), side="right")
+        # ---- visible
+        commits = commits.take(by_group(commits.pe))
+        seen = begin + s.visible[:, self.ident]
+        _, rank = spans(commits.pe)
+        at = seen[commits.pe] + rank
+        need(at < stop[commits.pe], "COMMIT without a write")
+        need(b.pos[at] < commits.pos, "COMMIT before its write")
+        b.shown = np.where(np.arange(b.pe.size) < seen[b.pe], -1, FAR)
+        b.shown[at] = commits.pos
+        # ---- answered
+        responses = responses.take(by_group(responses.pe))
+        _, rank = spans(responses.pe)
+        at = begin[responses.pe] + rank
+        need(at < stop[responses.pe], "response without a write")
+        need(b.shown[at] < responses.pos, "response before its write is visible")
+        b.end, b.end_time = np.full(b.pe.size, FAR), np.zeros(b.pe.size, np.int64)
+        b.end[at], b.end_time[at] = responses.pos, responses.time
+        done = at[(b.first + b.size == what.length[b.row])[at]]
+        landing.end[b.row[done]] = b.end[done]
+        landing.end_time[b.row[done]] = b.end_time[done]
+        landing.unanswered -= np.bincount(b.row[at], minlength=what.pe.size)
 
     def commit(self, landing: Landing) -> None:
         """Leave what is still on its way."""
-        s = self.s
-        keep = np.flatnonzero((landing.written < landing.length) | (landing.unanswered > 0))
-        objects: dict[int, InboundWrite] = {}
-        for queue in s.inbound:
+        s, what = self.s, landing.what
+        for queue in self._queues:
             queue.clear()
+        keep = np.flatnonzero((landing.written < what.length) | (landing.unanswered > 0))
+        objects: dict[int, InboundWrite] = {}
         for i in keep.tolist():
+            length = int(what.length[i])
             entry = InboundWrite(
-                int(landing.g[i]), int(landing.cum[i]), int(landing.va[i]), int(landing.length[i])
-            )
+                int(what.g[i]), int(what.cum[i]), int(what.va[i]), length,
+                self.view.take(int(what.at[i]), length), int(what.wqe[i]),
+            )  # fmt: skip
             entry.done, entry.unanswered = int(landing.written[i]), int(landing.unanswered[i])
             objects[i] = entry
-            s.inbound[int(landing.pe[i])].append(entry)
-        for p, rows in enumerate(landing.queue):
-            s.bursts[p] = deque(objects[row] for row in rows)
+            self._queues[int(what.pe[i])].append(entry)
+        b = landing.bursts
+        for bursts in self._bursts:
+            bursts.clear()
+        rest = np.flatnonzero(b.end == FAR)
+        s.visible[:, self.ident] = np.bincount(b.pe[rest[b.shown[rest] < FAR]], minlength=len(s.pes))
+        for i in rest.tolist():
+            entry, piece = objects[int(b.row[i])], (int(b.first[i]), int(b.size[i]))
+            self._bursts[int(b.pe[i])].append(entry)
+            entry.open.append(piece)
+            if b.shown[i] == FAR:
+                entry.pieces.append(piece)

@@ -1,80 +1,84 @@
-"""Batch engine, golden memory: stores and payload in stream order, sent bytes against it."""
+"""Batch engine, golden memory: stores and visible payload in stream order, bytes on the wire against it.
+
+Most accesses of a batch meet no other one: those are done at once. The others are done one by one, in order.
+`check` leaves memory as it was where a byte is wrong, so that the exact engine can look at it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from pymodel.formats.arrays import I64, Bools
-from pymodel.nic.batch_rows import FEW, MASK24, SHORT, Rows, ragged
-from pymodel.nic.batch_transmit import Requests
-from pymodel.nic.batch_view import Part, View
-from pymodel.nic.judge_records import Check, Finding
+from pymodel.nic.batch_rows import SHORT, Odd, Rows, groups, ragged
+from pymodel.nic.batch_view import KEPT, Part, View
+
+STORE, DEPOSIT, COMPARE, ATOMIC = range(4)
+
+
+@dataclass
+class Access:
+    """Accesses to golden memory of one kind, in any order."""
+
+    what: int
+    pe: I64
+    flat: I64
+    at: I64  # where the bytes are, see View
+    size: I64
+    pos: I64
+
+    def take(self, rows: I64) -> Access:
+        """Some of them."""
+        return Access(self.what, *(x[rows] for x in (self.pe, self.flat, self.at, self.size, self.pos)))
 
 
 class Memory(Part):
     """Golden memory of a batch."""
 
-    def __init__(self, view: View, report: Callable[[Finding], None]) -> None:
+    def __init__(self, view: View) -> None:
         super().__init__(view)
-        self._report = report
         size = self.s.memory.bytes.size
         self._slots = self.s.memory.bytes[: size // 128 * 128].view("V128")
         pages = (size >> 12) + 2
-        self._page_owner, self._page_shared = np.zeros(pages, np.int64), np.zeros(pages, np.bool_)
+        self._owner, self._shared = np.zeros(pages, np.int64), np.zeros(pages, np.bool_)
 
-    def replay(self, stores: Rows, flat: I64, ring: Bools, sent: Requests, got: Requests) -> None:
-        """Stores and inbound payload into golden memory, sent payload against it, in stream order."""
-        s = self.s
-        source = self.view.place(stores.off)
-        in_ring = np.flatnonzero(ring)
-        if in_ring.size and not ((flat[in_ring] | stores.len[in_ring]) & 127).any():
-            # only WQE fetches read a ring, and those were served: all slots at once
-            row, place = ragged(flat[in_ring] >> 7, stores.len[in_ring] >> 7)
-            row = in_ring[row]
-            data = self.view.gather(source[row] + ((place << 7) - flat[row]), 128)
-            self._slots[place] = data.reshape(-1).view("V128")
-        else:
-            ring = np.zeros(ring.size, np.bool_)
-        plain = np.flatnonzero(~ring)
-        pay, out = np.flatnonzero(got.size > 0), np.flatnonzero(sent.size > 0)
-        pos = np.concatenate([stores.pos[plain], got.rows.pos[pay], sent.rows.pos[out]])
-        to = np.concatenate([flat[plain], got.flat[pay], sent.flat[out]])
-        at = np.concatenate([source[plain], got.side[pay], sent.side[out]])
-        size = np.concatenate([stores.len[plain], got.size[pay], sent.size[out]])
-        # 0: stores, 1: inbound payload, 2: sent payload, which is only looked at
-        what = np.repeat(np.arange(3), [plain.size, pay.size, out.size])
-        loop = self._bulk(what, to, at, size, pos)
-        order = np.flatnonzero(loop)
-        order = order[np.argsort(pos[order], kind="stable")]
-        compare = what[order] == 2
-        memory, side = s.memory.view, memoryview(self.view.side)  # type: ignore[arg-type]
-        to, at, size = to[order], at[order], size[order]
-        for look, a, b, c, d, i in zip(
-            compare.tolist(), to.tolist(), (to + size).tolist(), at.tolist(), (at + size).tolist(),
-            order.tolist(), strict=True,
-        ):  # fmt: skip
-            if look:
-                if memory[a:b].tobytes() != side[c:d].tobytes():
-                    self._wrong_payload(sent, int(out[i - plain.size - pay.size]))
-            else:
-                memory[a:b] = side[c:d]
-        s.memory.touch_many(flat, stores.len)
-        s.memory.touch_many(got.flat[pay], got.size[pay])
+    def check(self, parts: list[Access], since: I64) -> None:
+        """Compare what is compared; writes that anything else can see are done.
 
-    def _bulk(self, what: I64, to: I64, at: I64, size: I64, pos: I64) -> Bools:
-        """Do at once what no other access of the batch can meet; which accesses are left for the loop.
-
-        Accesses of one kind and size keep their order among themselves. A page that a second kind or size of
-        write touches, or a write and a read, is left to the loop.
+        since: by PE, the position from which on overwritten bytes stay known, far away: none.
         """
-        loop = size > 0
-        group = np.where(what == 2, 1, what << 20 | np.minimum(size, SHORT + 1) << 2)
-        access, page = ragged(to >> 12, np.where(loop, (to + size - 1 >> 12) - (to >> 12) + 1, 0))
-        owner, shared = self._page_owner, self._page_shared
+        self._since = since
+        self._left: tuple[I64, I64, I64, I64] | None = None
+        self._undo: list[tuple[int, int, int, bytes]] = []
+        some = [p for p in parts if p.flat.size]
+        if not some:
+            return
+        what = np.repeat(np.array([p.what for p in some]), [p.flat.size for p in some])
+        pe, to, at, size, pos = (
+            np.concatenate([getattr(p, name) for p in some]) for name in ("pe", "flat", "at", "size", "pos")
+        )
+        logged = (what != COMPARE) & (pos > since[pe])
+        # what is not in the side buffer, and atomics, are few
+        meets = self._meets(what, to, size, (at >= KEPT) | (what == ATOMIC) | logged)
+        compare = what == COMPARE
+        alone = np.flatnonzero(compare & ~meets & (size > 0))
+        self._compare(to[alone], at[alone], size[alone])
+        self._in_order(np.flatnonzero(meets & (size > 0)), what, pe, to, at, size, pos)
+        rest = np.flatnonzero(~compare & ~meets & (size > 0))
+        self._left = to[rest], at[rest], size[rest], pos[rest]
+        self._written = to[~compare], size[~compare]
+
+    def _meets(self, what: I64, to: I64, size: I64, single: Bools) -> Bools:
+        """Accesses that share a page with one of another kind or size, and whatever that takes along.
+
+        Accesses of one kind and size keep their order among themselves. single: done one by one anyway.
+        """
+        group = np.where(what == COMPARE, 1, what << 20 | np.minimum(size, SHORT + 1) << 2 | 2)
+        access, page = ragged(to >> 12, np.where(size > 0, (to + size - 1 >> 12) - (to >> 12) + 1, 0))
+        owner, shared = self._owner, self._shared
         owner[page] = group[access]
-        shared[page[owner[page] != group[access]]] = True
+        shared[page[(owner[page] != group[access]) | single[access]]] = True
         meets = np.zeros(size.size, np.bool_)
         while True:
             before = np.count_nonzero(meets)
@@ -84,49 +88,75 @@ class Memory(Part):
             # an access on two pages takes its neighbours on the other page along: order inside a kind
             shared[page[meets[access]]] = True
         shared[page] = False
-        for kind in np.unique(group[loop & ~meets]).tolist():
-            if kind != 1 and kind >> 2 & 0x3FFFF > SHORT:
-                continue
-            mine = np.flatnonzero(loop & ~meets & (group == kind))
-            for n in np.unique(size[mine]).tolist():
-                some = mine[size[mine] == n]
-                if n > SHORT or some.size < FEW:
-                    continue
-                # payload comes sorted by QP: of writes of several QPs to one place the last one stands
-                some = some[np.argsort(pos[some], kind="stable")]
-                window = np.ndarray(
-                    (self.s.memory.bytes.size - n + 1,), f"V{n}", self.s.memory.bytes, 0, (1,)
-                )
-                data = self.view.gather(at[some], n)
-                if kind != 1:
-                    window[to[some]] = data.reshape(-1).view(f"V{n}")
-                elif not np.array_equal(window[to[some]].view(np.uint8).reshape(-1, n), data):
-                    continue  # the loop finds out which
-                loop[some] = False
-        return loop
+        return meets
 
-    def _wrong_payload(self, sent: Requests, i: int) -> None:
-        s, size, g = self.s, int(sent.size[i]), int(sent.g[i])
-        a, b = int(sent.flat[i]), int(sent.side[i])
-        want, got = s.memory.bytes[a : a + size], self.view.side[b : b + size]
-        first = int(np.flatnonzero(want != got)[0])
-        stop = min(first + 16, size)
-        number = int(sent.number[i])
-        rows = s.q_row[g] + np.arange(s.q_mask[g] + 1)
-        wqe = rows[(s.w_first[rows] <= number) & (number < s.w_first[rows] + s.w_np[rows])]
-        pos = int(sent.rows.pos[i]) + s.position
-        wqe = wqe[np.argmax(s.w_pos[wqe])] if wqe.size else -1
-        index = -1
-        if wqe >= 0:
-            low = int(wqe - s.q_row[g])
-            top = int(s.q_pi[g]) - 1
-            index = top - ((top - low) & int(s.q_mask[g]))
-        head = b - int(sent.rows.side[i])
-        self._report(
-            Finding(
-                Check.TX_PAYLOAD, int(s.q_pe[g]), int(s.q_qpn[g]), index,
-                number + int(s.q_sq_psn[g]) & MASK24, int(sent.rows.time[i]),
-                f"byte {first} (frame offset {head + first})", want[first:stop].tobytes().hex(" "),
-                got[first:stop].tobytes().hex(" "), pos,
-            )
-        )  # fmt: skip
+    def _compare(self, to: I64, at: I64, size: I64) -> None:
+        """Bytes on the wire against memory."""
+        memory = self.s.memory
+        loop = np.ones(size.size, np.bool_)
+        for n, some in groups(size, size <= SHORT):
+            loop[some] = False
+            if not np.array_equal(
+                self._window(n)[to[some]].view(np.uint8).reshape(-1, n), self.view.gather(at[some], n)
+            ):
+                raise Odd("payload")
+        rest = np.flatnonzero(loop)
+        golden, side = memory.view, memoryview(self.view.side)  # type: ignore[arg-type]
+        for a, b, n in zip(to[rest].tolist(), at[rest].tolist(), size[rest].tolist(), strict=True):
+            if golden[a : a + n].tobytes() != side[b : b + n].tobytes():
+                raise Odd("payload")
+
+    def _window(self, n: int) -> np.ndarray:
+        """Every place of golden memory as an item of n bytes."""
+        memory = self.s.memory.bytes
+        return np.ndarray((memory.size - n + 1,), f"V{n}", memory, 0, (1,))
+
+    def _in_order(self, which: I64, what: I64, pe: I64, to: I64, at: I64, size: I64, pos: I64) -> None:
+        """One by one in stream order; undone where a comparison fails."""
+        which = which[np.argsort(pos[which])]
+        golden, side = self.s.memory.view, memoryview(self.view.side)  # type: ignore[arg-type]
+        kept = self.view.kept
+        undo = self._undo
+        columns = (x[which].tolist() for x in (what, pe, to, at, size, pos))
+        for kind, owner, a, b, n, p in zip(*columns, strict=True):
+            data = side[b : b + n] if b < KEPT else kept[b - KEPT : b - KEPT + n]
+            if kind != COMPARE:
+                undo.append((owner, p, a, golden[a : a + n].tobytes()))
+                golden[a : a + n] = data
+            elif golden[a : a + n].tobytes() != bytes(data):
+                for _, _, first, old in reversed(undo):
+                    golden[first : first + len(old)] = old
+                raise Odd("payload")
+
+    # ------------------------------------------------------------------ all is regular
+    def commit(self) -> None:
+        """The writes that nothing else of the batch sees; what was overwritten."""
+        memory, position = self.s.memory, self.s.position
+        for p, since in enumerate(self._since.tolist()):
+            log = self.s.overwritten[p]
+            while log and log[0][0] <= since + position:
+                log.popleft()
+            log.extend((i + position, a, old) for owner, i, a, old in self._undo if owner == p and i > since)
+        if self._left is None:
+            return
+        to, at, size, pos = self._left
+        loop = np.ones(size.size, np.bool_)
+        for n, some in groups(size, size <= SHORT):
+            loop[some] = False
+            # of writes to one place the last one stands
+            some = some[np.argsort(pos[some])]
+            self._window(n)[to[some]] = self.view.gather(at[some], n).reshape(-1).view(f"V{n}")
+        rest = np.flatnonzero(loop)
+        rest = rest[np.argsort(pos[rest])]
+        golden, side = memory.view, memoryview(self.view.side)  # type: ignore[arg-type]
+        for a, b, n in zip(to[rest].tolist(), at[rest].tolist(), size[rest].tolist(), strict=True):
+            golden[a : a + n] = side[b : b + n]
+        memory.touch_many(*self._written)
+
+    def ring_slots(self, stores: Rows, flat: I64) -> None:
+        """Stores of whole slots into SQ rings: only fetches read these, and those were served."""
+        row, place = ragged(flat >> 7, stores.len >> 7)
+        if row.size:
+            data = self.view.gather(self.view.place(stores.off)[row] + ((place << 7) - flat[row]), 128)
+            self._slots[place] = data.reshape(-1).view("V128")
+            self.s.memory.touch_many(flat, stores.len)

@@ -7,9 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from pymodel.formats.arrays import I64
-from pymodel.nic.batch_rows import ALL_ONES, Rows, last_of, need, ragged, sums
+from pymodel.formats.arrays import I64, U64
+from pymodel.nic.batch_held import Table
+from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, last_of, need, ragged, sums
 from pymodel.nic.batch_view import Part
+from pymodel.nic.judge_state import WRITE
 from pymodel.nic.judge_wqe import spans
 
 #: pairs of read and source that one batch may look at one by one
@@ -79,8 +81,12 @@ class Reads(Part):
             first[i], after[i] = begin, nxt
         return again
 
-    def gathers(self, r: Rows, fetched: Fetches) -> None:
-        """Each read lies in the source of a WQE that was announced before and is fetched but not sent."""
+    def gathers(self, r: Rows, fetched: Fetches, table: Table, responses: tuple[I64, I64, I64]) -> None:
+        """Each read lies in the source of a WQE that was announced before and is fetched but not sent.
+
+        Or in a packet of a READ that may execute, whose response has not left.
+        responses: table row, number in its READ and position of those that left.
+        """
         s = self.s
         if not len(r):
             return
@@ -92,12 +98,17 @@ class Reads(Part):
         source, idx = ragged(s.q_txw[live], (until - s.q_txw)[live])
         g = live[source]
         row = s.q_row[g] + (idx & s.q_mask[g])
-        keep = (s.w_len[row] > 0) & (s.w_err[row] == 0)
+        keep = (s.w_len[row] > 0) & (s.w_err[row] == 0) & (s.w_kind[row] == WRITE)
         g, row = g[keep], row[keep]
         low = s.w_laddr[row] & np.uint64(~63 & ALL_ONES)
         # last byte of the aligned source range: never wraps, an MR ends at 2^64 at the most
         high = (s.w_laddr[row] + (s.w_len[row] - 1).astype(np.uint64)) | np.uint64(63)
         time, sent, pe = s.w_time[row], s.w_sent[row] - s.position, s.q_pe[g]
+        if table.g.size:
+            low, high, time, sent, pe = (
+                np.concatenate(pair)
+                for pair in zip((low, high, time, sent, pe), self._held(table, responses), strict=True)
+            )
         last = r.addr + (64 * r.len - 1).astype(np.uint64)
         since = r.aux0.astype(np.int64)
         for p in np.unique(r.pe).tolist():
@@ -132,3 +143,21 @@ class Reads(Part):
             some &= times <= when[rest][:, None]
             some &= gone > now[rest][:, None]
             need(some.any(axis=1), "gather outside the sources")
+
+    def _held(self, table: Table, responses: tuple[I64, I64, I64]) -> tuple[U64, U64, I64, I64, I64]:
+        """Sources of READ responses, packet by packet: first and last byte in beats, cycle, end, PE."""
+        rows = np.flatnonzero(table.read & (table.length > 0) & (table.ready < FAR))
+        source, k = ragged(table.sent[rows], (table.packets - table.sent)[rows])
+        row = rows[source]
+        mtu = self.s.q_mtu[table.g[row]]
+        begin = table.va[row] + (k * mtu).astype(np.uint64)
+        size = np.minimum(table.length[row] - k * mtu, mtu)
+        end = np.full(row.size, FAR)
+        gone, number, pos = responses
+        place = np.zeros(table.g.size, np.int64)
+        place[rows] = np.searchsorted(source, np.arange(rows.size)) - table.sent[rows]
+        reads = np.flatnonzero(table.read[gone] & (table.length[gone] > 0))
+        end[place[gone[reads]] + number[reads]] = pos[reads]
+        last = (begin + (size - 1).astype(np.uint64)) | np.uint64(63)
+        # the read is asked for after the last write response
+        return begin & np.uint64(~63 & ALL_ONES), last, table.since[row] + 1, end, table.pe[row]

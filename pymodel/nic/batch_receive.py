@@ -1,110 +1,171 @@
-"""Batch engine, receive: request packets at their responders."""
+"""Batch engine, responder's receiving side: PSN, sequence, lengths and rights of requests."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pymodel.formats.arrays import I64, U8
+from pymodel.formats.arrays import I64, U64
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
-from pymodel.nic.batch_rows import MASK24, Rows, be, last_of, need, previous, sums
-from pymodel.nic.batch_transmit import Requests, Transmit
+from pymodel.nic.batch_landing import Payload
+from pymodel.nic.batch_link import Frames, Link
+from pymodel.nic.batch_rows import MASK24, last_of, need, previous, sums
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_wqe import spans
+
+
+@dataclass
+class Got:
+    """Request packets as they arrived, sorted by QP, then position."""
+
+    f: Frames
+    number: I64
+    after: I64  # number of the packet that follows
+    at: I64  # side offset of the payload
+    size: I64
+    flat: I64  # golden memory: where the payload goes
+    va: U64
+    msn: I64  # messages executed, this packet included
+    #: rows of READs and atomics, their address, key and bytes
+    held: I64
+    held_va: U64
+    held_rkey: I64
+    held_length: I64
+    #: per QP, what the packets leave
+    next: dict[str, Any]
+
+    def payload(self) -> Payload:
+        """What has to be written."""
+        some = np.flatnonzero(self.size > 0)
+        f = self.f
+        return Payload(
+            f.rows.pe[some], f.g[some], self.number[some], self.va[some], self.size[some], self.flat[some],
+            self.at[some], f.rows.pos[some], np.full(some.size, -1, np.int64),
+        )  # fmt: skip
 
 
 class Receive(Part):
     """Request packets at responders."""
 
-    def __init__(self, view: View, transmit: Transmit) -> None:
+    def __init__(self, view: View, link: Link) -> None:
         super().__init__(view)
-        self.transmit = transmit
+        self.link = link
 
-    def requests(self, r: Rows, sent: Requests) -> tuple[Requests, dict[str, Any]]:
-        """Requests at their responders: PSN, sequence, lengths, rights (wire.md 5); what they leave."""
+    def requests(self, f: Frames) -> Got:
+        """Requests at their responders (wire.md 5): all of them are executed."""
         s = self.s
-        none = np.empty(0, np.int64)
-        if not len(r):
-            return Requests(r, none, none, none, none, none, none.view(np.uint64)), {}
-        head: U8 = r.head
-        g = self.view.qp(r.pe, be(head, 47, 3))
-        self.view.usable(g, "receiving QP")
-        order = np.argsort(g, kind="stable")
-        r, g, head = r.take(order), g[order], head[order]
-        side: I64 = r.side
-        flow = s.q_peer[g]
-        need(flow >= 0, "peer")
-        opcode = head[:, 42].astype(np.int64)
-        begins = (opcode == frames.WRITE_FIRST) | (opcode == frames.WRITE_ONLY)
-        ends = (opcode == frames.WRITE_LAST) | (opcode == frames.WRITE_ONLY)
-        need(begins | ends | (opcode == frames.WRITE_MIDDLE), "request opcode")
-        ext = np.where(begins, frames.RETH, 0)
-        pad = head[:, 43].astype(np.int64) >> 4 & 3
-        size = r.len - frames.BASE - frames.ICRC - ext - pad
+        g, op, size = f.g, f.op, f.size
+        if not g.size:
+            return Got(f, g, g, g, g, g, g.view(np.uint64), g, g, g.view(np.uint64), g, g, {})
+        takes = rules.TAKES_ENTRY[op]
+        held = np.flatnonzero(takes)
+        begins = (op == frames.WRITE_FIRST) | (op == frames.WRITE_ONLY)
+        ends = (op == frames.WRITE_LAST) | (op == frames.WRITE_ONLY)
+        if held.size:
+            begins |= takes
+            ends |= takes
+        need(begins | ends | (op == frames.WRITE_MIDDLE), "request opcode")
         start, rank = spans(g)
-        number = s.r_exp[g] + rank
-        psn = (number + s.q_rq_psn[g]) & MASK24
-        ack_req = head[:, 50].astype(np.int64) >> 7
-        want = s.flow_rows.build(flow, opcode, pad, ack_req, psn, ext + size + pad)
-        need((size >= 0) & (pad == -size & 3), "pad count")
-        need(want[:, : frames.BASE] == head[:, : frames.BASE], "received headers")
-        self.transmit.received_crcs(flow, number, head, side, r.len, sent)
-        # ---- sequence: a message is open unless the packet before ended one
-        is_open = previous((~ends).astype(np.int64), start, s.r_open[g].astype(np.int64))
-        need(begins != (is_open != 0), "opcode sequence")
-        here = np.arange(g.size)
-        opened = np.maximum.accumulate(np.where(begins, here, -1))
-        carried = opened < start  # goes on with a message of an earlier batch
-        opened = np.where(carried, start, opened)
         mtu = s.q_mtu[g]
+        here = np.arange(g.size)
+        # ---- first packets
+        check = np.flatnonzero(begins)
+        va0, rkey0, total0 = self.link.reth(f, check)
+        if held.size:
+            narrow = rules.OPERAND_BYTES[op[check]]
+            total0 = np.where(narrow > 0, narrow, total0)
+            need((narrow == 0) | (va0 & (narrow - 1).astype(np.uint64) == 0), "misaligned atomic")
+        count = np.ones(g.size, np.int64)
+        in_check = np.cumsum(begins) - 1  # row of `check` of each packet's message
+        of_held = in_check[held]
+        read = np.flatnonzero(op[held] == frames.READ_REQUEST)
+        count[held[read]] = rules.psn_count(total0[of_held[read]], mtu[held[read]])
+        after = s.r_exp[g] + (sums(count, start) if held.size else rank + 1)
+        number = after - count
+        need(f.psn == (number + s.q_rq_psn[g]) & MASK24, "request PSN")
+        # ---- sequence: a message is open unless the packet before ended one
+        is_open = previous(~ends, start, s.r_open[g])
+        need(begins != is_open, "opcode sequence")
+        carried = in_check < 0
+        opened = check[in_check] if check.size else in_check
+        carried |= opened < start  # goes on with a message of an earlier batch
+        opened = np.where(carried, start, opened)
         offset = (here - opened) * mtu
-        va0 = be(head, 54, 8).view(np.uint64)
-        base = np.where(carried, s.r_va[g], va0[opened])
-        rkey = np.where(carried, s.r_rkey[g], be(head, 62, 4)[opened])
-        total = np.where(carried, s.r_left[g], be(head, 66, 4)[opened])
+        if check.size:
+            base = np.where(carried, s.r_va[g], va0[in_check])
+            rkey = np.where(carried, s.r_rkey[g], rkey0[in_check])
+            total = np.where(carried, s.r_left[g], total0[in_check])
+        else:
+            base, rkey, total = s.r_va[g], s.r_rkey[g], s.r_left[g]
         left = total - offset
         whole = (size == mtu) & (left > mtu)
-        final = (size == left) & (size <= mtu) & ((size > 0) | (opcode == frames.WRITE_ONLY))
-        need(np.where(ends, final, whole), "lengths")
+        final = (size == left) & (size <= mtu) & ((size > 0) | (op == frames.WRITE_ONLY))
+        lengths = np.where(ends, final, whole)
+        lengths[held] = (size[held] == 0) & (total[held] <= rules.MAX_MESSAGE)
+        need(lengths & (total <= rules.MAX_MESSAGE), "lengths")
         va = base + offset.view(np.uint64)
-        need(s.q_write[g], "QP right")
-        # ---- key, right and range at the first packet; the key again where a message goes on
-        check = np.flatnonzero(begins)
-        verdict = rules.mr_check(
-            s.mr_rows, rkey[check], True, rules.Right.REM_WRITE, base[check], total[check], r.pe[check]
-        )
-        need(verdict == rules.MrVerdict.OK, "MR")
-        again = np.flatnonzero(carried)
-        if again.size:
-            verdict = rules.mr_check(
-                s.mr_rows, rkey[again], True, rules.Right.REM_WRITE, va[again], size[again], r.pe[again]
-            )
-            need(verdict == rules.MrVerdict.OK, "MR of an open message")
-        flat = s.memory.flats(r.pe, va, size)
+        self._rights(f, check, va0, rkey0, total0, np.flatnonzero(carried), rkey, va)
+        # ---- memory
+        flat = s.memory.flats(f.rows.pe, va, size)
         need((flat >= 0) | (size == 0), "target memory")
-        need(~s.memory.faulty(r.pe, va, size, True), "target memory")
+        need(~s.memory.faulty(f.rows.pe, va, size, True), "target memory")
         need(not s.meets_ring(flat, size), "target in a ring")
         # ---- messages
         msn = s.r_msn[g] + sums(ends.astype(np.int64), start)
         end = last_of(g)
         need(msn[end] - s.r_msn[g[end]] < s.e_rows // 2, "too many messages")
         done = np.flatnonzero(ends)
-        # rows beyond r_msn: no harm if the batch is given up
+        # a WRITE counts at its last packet, a READ at its first PSN; if the batch is given up, rows beyond
+        # r_msn do no harm
         s.e_end[g[done], (msn[done] - 1) % s.e_rows] = number[done]
-        asks = np.maximum.accumulate(np.where(ack_req > 0, here, -1))
-        after = {
-            "g": g[end], "exp": number[end] + 1, "msn": msn[end], "open": ~ends[end],
-            "va": (va + size.view(np.uint64))[end], "left": (left - size)[end], "rkey": rkey[end],
-            "asks": np.where(asks[end] >= start[end], number[np.maximum(asks[end], 0)], s.r_req[g[end]]),
-            "all_msn": msn,
+        asks = np.maximum.accumulate(np.where((f.ack_req > 0) & ~takes, here, -1))[end]
+        # of READs and atomics nothing is left to remember
+        write = np.maximum.accumulate(np.where(takes, -1, here))[end] if held.size else end
+        old, w = write < start[end], np.maximum(write, 0)
+        ends_at, rest = va + size.view(np.uint64), left - size
+        next_state = {
+            "g": g[end], "exp": after[end], "msn": msn[end], "open": ~ends[end],
+            "va": np.where(old, s.r_va[g[end]], ends_at[w]), "left": np.where(old, s.r_left[g[end]], rest[w]),
+            "rkey": np.where(old, s.r_rkey[g[end]], rkey[w]),
+            "asks": np.where(asks >= start[end], number[np.maximum(asks, 0)], s.r_req[g[end]]),
         }  # fmt: skip
-        return Requests(r, g, number, side + frames.BASE + ext, size, flat, va), after
+        return Got(
+            f, number, after, f.side + frames.BASE + f.ext, size, flat, va, msn, held, va[held], rkey[held],
+            total[held], next_state,
+        )  # fmt: skip
 
-    def commit(self, got: Requests, after: dict[str, Any]) -> None:
-        """Move the responders on."""
+    def _rights(
+        self, f: Frames, check: I64, va: U64, rkey: I64, total: I64, again: I64, keys: I64, vas: U64
+    ) -> None:
+        """Rights of QPs; key, right and range at first packets; the key again where a message goes on."""
         s = self.s
+        right = rules.REQUEST_RIGHT[f.op]
+        granted = s.q_write[f.g]
+        others = np.flatnonzero(right != rules.Right.REM_WRITE)
+        if others.size:
+            reads = right[others] == rules.Right.REM_READ
+            granted[others] = np.where(reads, s.q_read[f.g[others]], s.q_atomic[f.g[others]])
+        need(granted, "QP right")
+        verdict = rules.mr_check(s.mr_rows, rkey, True, right[check], va, total, f.rows.pe[check])
+        need(verdict == rules.MrVerdict.OK, "MR")
+        if again.size:
+            verdict = rules.mr_check(
+                s.mr_rows,
+                keys[again],
+                True,
+                rules.Right.REM_WRITE,
+                vas[again],
+                f.size[again],
+                f.rows.pe[again],
+            )
+            need(verdict == rules.MrVerdict.OK, "MR of an open message")
+
+    def commit(self, got: Got) -> None:
+        """Move the responders on."""
+        s, after = self.s, got.next
         if not after:
             return
         g = after["g"]

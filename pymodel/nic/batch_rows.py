@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from pymodel.formats.arrays import I64, U8, U64, Bools, Rec
-from pymodel.nic import judge_frames as frames
 
 MASK24: Final = 0xFFFFFF
 ALL_ONES: Final = (1 << 64) - 1
@@ -17,7 +16,13 @@ FAR: Final = 1 << 62
 #: bytes up to which equal lengths are worth doing at once, and how many make a group
 SHORT: Final = 1024
 FEW: Final = 16
-_HEAD: Final = f"V{frames.ROW}"
+
+_Col = TypeVar("_Col", I64, Bools)
+
+
+def nothing() -> I64:
+    """An empty column."""
+    return np.zeros(0, np.int64)
 
 
 class Odd(Exception):
@@ -59,7 +64,7 @@ def latest_of(event_group: I64, event_pos: I64, values: I64, group: I64, pos: I6
     return out
 
 
-def previous(values: I64, start: I64, first: I64) -> I64:
+def previous(values: _Col, start: I64, first: _Col) -> _Col:
     """values shifted by one inside each group; `first` (per row) where a group begins."""
     out = np.empty_like(values)
     out[1:] = values[:-1]
@@ -82,23 +87,36 @@ def last_of(group: I64) -> I64:
     return np.flatnonzero(end)
 
 
-def be(head: U8, column: int, count: int) -> I64:
-    """Big-endian integers of `count` bytes at a column of uint8[n, m]."""
-    out = head[:, column].astype(np.int64)
-    for i in range(1, count):
-        out = out << 8 | head[:, column + i]
-    return out
+def by_group(group: I64) -> I64:
+    """Stable order by group number; these are below 2^15."""
+    # 16 bits are sorted by their digits, in linear time
+    return np.argsort(group.astype(np.uint16), kind="stable")
+
+
+def groups(size: I64, eligible: Bools) -> list[tuple[int, I64]]:
+    """(size, rows) of the sizes that many rows share."""
+    if not size.size:
+        return []
+    low = int(size[0])
+    if eligible.all() and (size == low).all():
+        return [(low, np.arange(size.size))] if low and size.size >= FEW else []
+    some = np.flatnonzero(eligible & (size > 0))
+    values, counts = np.unique(size[some], return_counts=True)
+    return [
+        (n, some[size[some] == n])
+        for n, count in zip(values.tolist(), counts.tolist(), strict=True)
+        if count >= FEW
+    ]
 
 
 class Rows:
     """The records of one kind, in the order that `take` gives them; columns are made when asked for.
 
-    pos: number of each record in the batch. head, side: of packets, their first ROW bytes and side offset.
+    pos: number of each record in the batch.
     """
 
-    def __init__(self, part: Rec, pos: I64, head: U8 | None = None, side: I64 | None = None) -> None:
+    def __init__(self, part: Rec, pos: I64) -> None:
         self.part, self.pos = part, pos
-        self._head, self._side = head, side
 
     def __len__(self) -> int:
         return int(self.pos.size)
@@ -106,22 +124,11 @@ class Rows:
     def take(self, rows: I64 | Bools) -> Rows:
         """A subset or another order."""
         # as plain bytes: much faster than field by field
-        part = self.part.view("V64")[rows].view(self.part.dtype)
-        head = None if self._head is None else self._head.view(_HEAD)[rows].view(np.uint8)
-        side = None if self._side is None else self._side[rows]
-        return Rows(part, self.pos[rows], head, side)
+        return Rows(self.part.view("V64")[rows].view(self.part.dtype), self.pos[rows])
 
-    @property
-    def head(self) -> U8:
-        """uint8[n, ROW]."""
-        assert self._head is not None
-        return self._head
-
-    @property
-    def side(self) -> I64:
-        """Side offsets of the packets."""
-        assert self._side is not None
-        return self._side
+    def cut(self, start: int, stop: int) -> Rows:
+        """Neighbouring rows, without a copy."""
+        return Rows(self.part[start:stop], self.pos[start:stop])
 
     @cached_property
     def time(self) -> I64:

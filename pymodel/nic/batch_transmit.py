@@ -1,148 +1,140 @@
-"""Batch engine, transmit: request packets as they leave their NIC."""
+"""Batch engine, requester's sending side: each request packet is the one whose turn it is."""
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from pymodel.formats.arrays import I64, U8, U64
+from pymodel.formats.arrays import I64
+from pymodel.formats.wqe import WqeOp
 from pymodel.nic import judge_frames as frames
+from pymodel.nic import rules
+from pymodel.nic.batch_link import Frames, Link
 from pymodel.nic.batch_reads import Fetches
-from pymodel.nic.batch_rows import FEW, MASK24, SHORT, Rows, last_of, latest_of, need, ragged
-from pymodel.nic.batch_view import Part
+from pymodel.nic.batch_rows import MASK24, last_of, latest_of, need, ragged, sums
+from pymodel.nic.batch_view import Part, View
+from pymodel.nic.judge_state import ATOMIC, WRITE
 from pymodel.nic.judge_wqe import spans
+
+#: opcode of a WRITE packet by 2 * first + last
+WRITE_OPS: Final = np.array(
+    [frames.WRITE_MIDDLE, frames.WRITE_LAST, frames.WRITE_FIRST, frames.WRITE_ONLY], np.int64
+)
+#: opcode of the request packet of READs and atomics by msg_opcode
+_REQUEST_OP: Final = rules.BTH_OF + np.where(np.arange(256) == WqeOp.READ, frames.READ_REQUEST, 0)
 
 
 @dataclass
-class Requests:
-    """Request packets, sorted by QP, then position."""
+class Sent:
+    """Request packets as they left, sorted by QP, then position."""
 
-    rows: Rows
-    g: I64
+    f: Frames
+    w: I64  # row of the WQE
+    idx: I64  # its index
+    kind: I64  # WRITE, READ, ATOMIC
     number: I64
-    side: I64  # side offset of the payload
-    size: I64
-    flat: I64  # golden memory: source (transmit) or target (receive)
-    va: U64  # target address (receive only)
+    after: I64  # number of the packet that follows
+    at: I64  # side offset of the payload
+    flat: I64  # golden memory: where the payload comes from
+    begins: I64  # rows of the first packets
+    #: per QP, what the packets leave: (QP, number of the next packet, its WQE)
+    next: tuple[I64, I64, I64]
 
 
 class Transmit(Part):
     """Request packets of requesters."""
 
-    def split(self, r: Rows) -> tuple[Rows, Rows]:
-        """Requests and ACKs, with their first bytes and side offsets."""
-        need(r.len >= frames.BASE + frames.ICRC, "short frame")
-        at = self.view.place(r.off)
-        head = self.view.gather(at, frames.ROW)
-        r = Rows(r.part, r.pos, head, at)
-        is_ack = head[:, 42] == frames.ACK
-        return r.take(~is_ack), r.take(is_ack)
+    def __init__(self, view: View, link: Link) -> None:
+        super().__init__(view)
+        self.link = link
 
-    def received_crcs(self, flow: I64, number: I64, head: U8, side: I64, length: I64, sent: Requests) -> None:
-        """ICRC of received frames: good where it is byte for byte a frame that was checked when sent."""
-        rest = np.ones(flow.size, np.bool_)
-        keys = sent.g << 40 | sent.number
-        if keys.size:
-            key = flow << 40 | number
-            at = np.minimum(np.searchsorted(keys, key), keys.size - 1)
-            same = (keys[at] == key) & (sent.rows.len[at] == length) & (length <= SHORT)
-            for size in np.unique(length[same]).tolist():
-                mine = np.flatnonzero(same & (length == size))
-                if mine.size < FEW:
-                    continue
-                ours, theirs = (
-                    self.view.gather(side[mine], size),
-                    self.view.gather(sent.rows.side[at[mine]], size),
-                )
-                if np.array_equal(ours, theirs):
-                    rest[mine] = False
-        if rest.any():
-            self._body_crcs(flow[rest], head[rest], side[rest], length[rest])
-
-    def _body_crcs(self, flow: I64, head: U8, side: I64, length: I64) -> None:
-        """ICRC of request frames by zlib over what follows the BTH (wire.md 4)."""
-        state = self.s.flow_rows.head_crcs(flow, head).tolist()
-        view = memoryview(self.view.side)  # type: ignore[arg-type]
-        crc = zlib.crc32
-        starts, ends = (side + frames.BASE).tolist(), (side + length - frames.ICRC).tolist()
-        computed = [crc(view[a:b], h) for a, b, h in zip(starts, ends, state, strict=True)]
-        stored = self.view.gather(side + length - frames.ICRC, 4).view("<u4")[:, 0]
-        need(np.array(computed, np.uint32) == stored, "ICRC")
-
-    def requests(self, r: Rows, pi: I64, fetched: Fetches) -> Requests:
+    def requests(self, f: Frames, pi: I64, fetched: Fetches) -> Sent:
         """Request packets against the next expected of each QP: everything but the payload."""
         s = self.s
-        none = np.empty(0, np.int64)
-        if not len(r):
-            return Requests(r, none, none, none, none, none, none.view(np.uint64))
-        g = self.view.tx_qp(r)
-        order = np.argsort(g, kind="stable")
-        r, g = r.take(order), g[order]
-        head: U8 = r.head
-        side: I64 = r.side
+        g, pos = f.g, f.rows.pos
+        if not g.size:
+            return Sent(f, g, g, g, g, g, g, g, g, (g, g, g))
         start, rank = spans(g)
-        number = s.q_tx[g] + rank
         # every WQE has at least one packet: as many WQEs as packets are enough to look at
         end = last_of(g)
         qps, packets = g[end], rank[end] + 1
         source, idx = ragged(s.q_txw[qps], np.minimum(packets, pi[qps] - s.q_txw[qps]))
+        need(source.size > 0, "packet of no WQE")
         row = s.q_row[qps[source]] + (idx & s.q_mask[qps[source]])
+        kind, first = s.w_kind[row], s.w_first[row]
+        count = np.where(kind == WRITE, s.w_np[row], 1)
+        w_start, _ = spans(source)
+        before = sums(count, w_start) - count
         dense = np.cumsum(start == np.arange(g.size)) - 1
-        keys = source << 40 | s.w_first[row]
-        at = np.searchsorted(keys, dense << 40 | number, side="right") - 1
-        need((at >= 0) & (keys.size > 0), "packet of no WQE")
+        # packets of the first WQE that had left before
+        lead = np.zeros(qps.size, np.int64)
+        heads = np.flatnonzero(w_start == np.arange(source.size))
+        lead[source[heads]] = s.q_tx[qps[source[heads]]] - first[heads]
+        need((lead >= 0) & (lead < 1 << 30), "packet of no WQE")
+        nth = rank + lead[dense]
+        at = np.searchsorted(source << 40 | before, dense << 40 | nth, side="right") - 1
+        need(at >= 0, "packet of no WQE")
         need(source[at] == dense, "packet of no WQE")
-        w, idx = row[at], idx[at]
-        k = number - s.w_first[w]
-        need((k >= 0) & (k < s.w_np[w]) & (s.w_err[w] == 0), "packet of no WQE")
-        need(s.w_pos[w] < r.pos + s.position, "packet before its doorbell")
+        w, idx, kind, k = row[at], idx[at], kind[at], nth - before[at]
+        need((k < count[at]) & (s.w_err[w] == 0), "packet of no WQE")
+        need(s.w_pos[w] < pos + s.position, "packet before its doorbell")
         need(
-            latest_of(fetched.g, fetched.pos, fetched.after, g, r.pos, s.q_fetch[g]) > idx,
+            latest_of(fetched.g, fetched.pos, fetched.after, g, pos, s.q_fetch[g]) > idx,
             "packet before its fetch",
         )
-        for qp, pos, begin in fetched.again:
+        for qp, where, begin in fetched.again:
             low, high = np.searchsorted(g, [qp, qp + 1])
-            need((idx[low:high] < begin) | (r.pos[low:high] > pos), "fetch of a sent WQE")
-        only, last = s.w_np[w] == 1, k == s.w_np[w] - 1
-        opcode = np.where(
-            only, frames.WRITE_ONLY,
-            np.where(k == 0, frames.WRITE_FIRST, np.where(last, frames.WRITE_LAST, frames.WRITE_MIDDLE)),
-        )  # fmt: skip
-        ack_req = (last | ((k + 1) % s.params.ack_interval == 0)).astype(np.int64)
+            need((idx[low:high] < begin) | (pos[low:high] > where), "fetch of a sent WQE")
+        # ---- the packet
+        number = first[at] + k
+        begins, last = k == 0, k == count[at] - 1
         mtu = s.q_mtu[g]
+        op = WRITE_OPS[2 * begins + last]
         size = np.minimum(mtu, s.w_len[w] - k * mtu)
-        pad = -size & 3
-        ext = np.where(k == 0, frames.RETH, 0)
-        psn = (number + s.q_sq_psn[g]) & MASK24
-        want = s.flow_rows.build(g, opcode, pad, ack_req, psn, ext + size + pad)
-        first = np.flatnonzero(k == 0)
-        frames.fill_reth(
-            want, first, s.w_raddr[w[first]].view(np.int64), s.w_rkey[w[first]], s.w_len[w[first]]
-        )
-        need(r.len == frames.BASE + ext + size + pad + frames.ICRC, "frame length")
-        need(want[:, : frames.BASE] == head[:, : frames.BASE], "headers")
-        need(want[first, frames.BASE :] == head[first, frames.BASE :], "RETH")
-        self._pads(side, r.len, pad)
-        self._body_crcs(g, head, side, r.len)
+        after = number + 1
+        others = np.flatnonzero(kind)
+        if others.size:
+            op[others] = _REQUEST_OP[s.w_op[w[others]]]
+            size[others] = 0
+            after[others] = number[others] + s.w_np[w[others]]
+        need((f.op == op) & (f.size == size), "request packet")
+        need((f.psn == (number + s.q_sq_psn[g]) & MASK24), "PSN")
+        need(f.ack_req == (last | ((k + 1) % s.params.ack_interval == 0)), "AckReq")
+        reth = np.flatnonzero(begins & (kind != ATOMIC)) if others.size else np.flatnonzero(begins)
+        if reth.size:
+            va, rkey, length = self.link.reth(f, reth)
+            who = w[reth]
+            need((va == s.w_raddr[who]) & (rkey == s.w_rkey[who]) & (length == s.w_len[who]), "RETH")
+        if others.size:
+            self._atomics(f, np.flatnonzero(kind == ATOMIC), w)
         # a column that only this engine reads, and only between doorbell and here
-        s.w_sent[w[last]] = r.pos[last] + s.position
+        s.w_sent[w[last]] = pos[last] + s.position
         flat = s.w_flat[w] + k * mtu
         need(not s.meets_ring(flat, size), "source in a ring")
-        self._tx_next = qps, number[end] + 1, idx[end] + last[end]
-        return Requests(r, g, number, side + frames.BASE + ext, size, flat, s.w_raddr[w])
+        left = qps, after[end], idx[end] + last[end]
+        return Sent(
+            f, w, idx, kind, number, after, f.side + frames.BASE + f.ext, flat, np.flatnonzero(begins), left
+        )
 
-    def _pads(self, side: I64, length: I64, pad: I64) -> None:
-        padded = np.flatnonzero(pad)
-        if padded.size:
-            tail = self.view.gather(side[padded] + length[padded] - 8, 4)
-            inside = np.arange(4) >= 4 - pad[padded][:, None]
-            need(~inside | (tail == 0), "pad")
+    def _atomics(self, f: Frames, which: I64, w: I64) -> None:
+        """AtomicETH of atomic requests; FetchAdd has no boundary and carries 0 (wire.md 2)."""
+        s, w = self.s, w[which]
+        if not which.size:
+            return
+        va, rkey, _ = self.link.reth(f, which)
+        swap, compare, swap_mask, compare_mask = self.link.operands(f, which)
+        op = f.op[which]
+        good = (va == s.w_raddr[w]) & (rkey == s.w_rkey[w]) & (swap == s.w_swap[w])
+        good &= compare == np.where(op == frames.FETCH_ADD, 0, s.w_cmp[w])
+        masked = (op == frames.MCAS64) | (op == frames.MCAS32)
+        good &= swap_mask == np.where(masked, s.w_smask[w], 0)
+        good &= compare_mask == np.where(masked, s.w_cmask[w], 0)
+        need(good, "AtomicETH")
 
-    def commit(self, sent: Requests) -> None:
+    def commit(self, sent: Sent) -> None:
         """Move the requesters on."""
-        if sent.g.size:
-            qps, number, wqe = self._tx_next
-            self.s.q_tx[qps] = number
-            self.s.q_txw[qps] = wqe
+        qps, number, wqe = sent.next
+        self.s.q_tx[qps] = number
+        self.s.q_txw[qps] = wqe

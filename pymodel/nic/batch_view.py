@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from pymodel.formats.arrays import I64, U8, U64
-from pymodel.nic.batch_rows import Odd, Rows, be, need
+from pymodel.nic.batch_rows import Odd, Rows, need
 from pymodel.nic.judge_exact import Exact
 from pymodel.nic.judge_state import RTS, State
+
+#: offsets from here on name bytes that the side buffer does not have
+KEPT: Final = 1 << 48
 
 
 class View:
@@ -20,12 +23,27 @@ class View:
         self.exact = exact
         self.side: U8 = np.zeros(0, np.uint8)
         self._windows: dict[int, np.ndarray[Any, Any]] = {}
+        self.kept = bytearray()
 
     def open(self, side: U8) -> None:
-        """Look at a side buffer."""
+        """Look at the side buffer of a batch."""
         if side is not self.side:
             self.side = side
             self._windows = {}
+        self.kept = bytearray()
+
+    def keep(self, data: list[bytes]) -> I64:
+        """Offsets, KEPT and above, of bytes that the side buffer does not have."""
+        size = np.array([len(x) for x in data], np.int64)
+        at: I64 = KEPT + len(self.kept) + np.cumsum(size) - size
+        self.kept += b"".join(data)
+        return at
+
+    def take(self, at: int, size: int) -> bytes:
+        """Bytes at an offset of the side buffer, or of what was kept."""
+        if at >= KEPT:
+            return bytes(self.kept[at - KEPT : at - KEPT + size])
+        return self.side[at : at + size].tobytes()
 
     def gather(self, at: I64, width: int) -> U8:
         """uint8[n, width]: the bytes at n side offsets; what would lie beyond the buffer reads as 0."""
@@ -69,18 +87,6 @@ class View:
         p = self.s.params
         g = self.qp(r.pe, ((r.addr - np.uint64(p.db_base)) // np.uint64(p.db_page_bytes)).astype(np.int64))
         self.usable(g, "doorbell QP")
-        return g
-
-    def tx_qp(self, r: Rows) -> I64:
-        """Sending QPs of frames."""
-        s = self.s
-        head: U8 = r.head
-        key = r.pe << 56 | be(head, 30, 4) << 24 | be(head, 47, 3)
-        at = np.searchsorted(s.tx_keys, key.view(np.uint64))
-        need(at < s.tx_keys.size, "destination")
-        need(s.tx_keys[at] == key.view(np.uint64), "destination")
-        g = s.tx_order[at]
-        self.usable(g, "transmitting QP")
         return g
 
 

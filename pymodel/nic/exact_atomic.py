@@ -32,7 +32,7 @@ class Atomics(Part):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         #: (cycle of the response, address, bytes) of the last inbound bursts of each PE
-        self._answered: list[deque[tuple[int, int, int]]] = [deque(maxlen=64) for _ in self.s.pes]
+        self.bursts_answered: list[deque[tuple[int, int, int]]] = [deque(maxlen=64) for _ in self.s.pes]
 
     # ------------------------------------------------------------------ memory port
     def read(self, pe: int, addr: int, beats: int, asked: int, bad: bool) -> None:
@@ -152,13 +152,13 @@ class Atomics(Part):
 
     def answered(self, pe: int, start: int, count: int) -> None:
         """An inbound burst has its response."""
-        self._answered[pe].append((self.core.time, start, count))
+        self.bursts_answered[pe].append((self.core.time, start, count))
 
     def _lock_began(self, pe: int, run: Execution) -> None:
         """No inbound burst on the word was open when the read was asked for."""
         word = run.addr & ~(_WORD - 1)
         open_now = [(e.va + at, n) for e in self.s.inbound[pe] for at, n in e.open]
-        late = [(start, n) for cycle, start, n in self._answered[pe] if cycle >= run.asked]
+        late = [(start, n) for cycle, start, n in self.bursts_answered[pe] if cycle >= run.asked]
         for start, n in open_now + late:
             if start < word + _WORD and word < start + n:
                 self.find(Check.ATOMIC_LOCK, pe, f"read of {run.addr:#x}",

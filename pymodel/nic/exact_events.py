@@ -52,6 +52,13 @@ class Events(Part):
             s.c_arm[c] = 0
         s.c_event_time[c] = self.core.time
 
+    def passed(self, pe: int, written: int, answered: int) -> None:
+        """CQEs without error that the batch engine judged."""
+        codes = self._codes[pe]
+        codes.extend([0] * written)
+        for _ in range(min(answered, len(codes))):
+            codes.popleft()
+
     def programmed(self, c: int) -> None:
         """A CQ was programmed again: armed state 0."""
         self.s.c_arm[c] = 0

@@ -17,7 +17,7 @@ from pymodel.nic.judge_batch import Batch
 from pymodel.nic.judge_exact import Exact
 from pymodel.nic.judge_records import RECORD, Check, Finding, Kind
 from pymodel.nic.judge_state import PeConfig, Region, State
-from pymodel.nic.params import DEFAULT_PARAMS, AxiId, Cnt, Csr, Params
+from pymodel.nic.params import DEFAULT_PARAMS, AxiId, Cnt, Params
 
 __all__ = ["RECORD", "Check", "Finding", "Judge", "Kind", "PeConfig", "Region"]
 
@@ -50,7 +50,7 @@ class Judge:
         self._counts: Counter[Check] = Counter()
         self._seen: Counter[tuple[Check, int, int]] = Counter()
         self.exact = Exact(self.state, self._report, time_origin)
-        self.batch = Batch(self.state, self.exact, self._report)
+        self.batch = Batch(self.state, self.exact)
         self._always_exact = exact
         #: records that each engine judged
         self.batch_records = self.exact_records = 0
@@ -134,39 +134,16 @@ class Judge:
             self._stretch(records[at : at + _LARGE], side)
 
     def _stretch(self, records: Rec, side: U8) -> None:
-        if (
-            self._always_exact
-            or records.size <= _SMALL
-            or self.state.reads_active()
-            or self.state.c_arm.any()
-        ):
+        if self._always_exact or records.size <= _SMALL:
             self.exact.judge(records, side)
             self.exact_records += records.size
-        elif not self._eventful(records) and self.batch.judge(records, side):
+        elif self.batch.judge(records, side):
             self.batch_records += records.size
-            self._seen_visible(records)
         else:
             # something unusual somewhere: halve until the exact engine gets only its surroundings
             half = records.size // 2
             self._stretch(records[:half], side)
             self._stretch(records[half:], side)
-
-    def _eventful(self, records: Rec) -> bool:
-        """Whether records arm a CQ or show its events: the exact engine follows these."""
-        kind, addr = records["kind"], records["addr"]
-        p = self.state.params
-        page = (addr >= p.db_base) & (addr % np.uint64(p.db_page_bytes) == p.db_cq)
-        arms = (kind == Kind.MMIO_W) & page & (records["data"] >> np.uint64(40) & np.uint64(1) != 0)
-        registers = np.isin(addr, (Csr.EVENT_MASK, Csr.CQ_EVENT))
-        registers &= (kind == Kind.MMIO_W) | (kind == Kind.MMIO_R)
-        return bool((arms | registers | (kind == Kind.EVENT)).any())
-
-    def _seen_visible(self, records: Rec) -> None:
-        """COMMIT records that the batch engine does not look at."""
-        for ident in (AxiId.INBOUND, AxiId.RESULT):
-            for kind, step in ((Kind.COMMIT, 1), (Kind.AXI_B, -1)):
-                pes = records["pe"][(records["kind"] == kind) & (records["id"] == ident)]
-                self.state.visible[:, ident] += step * np.bincount(pes, minlength=len(self.state.pes))
 
     def add_error(self, pe: int, addr: int, length: int, on: str = "rw") -> None:
         """NIC accesses that touch the range get an error, as the memory model was told; on: "r", "w"."""

@@ -8,55 +8,60 @@ never truth. This module has the pass and its order; each data path has a module
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
-from pymodel.formats.arrays import U8, Rec
-from pymodel.nic.batch_acks import Acks
+from pymodel.formats.arrays import I64, U8, Rec
+from pymodel.nic import judge_frames as frames
+from pymodel.nic.batch_atomics import Atomics, Unit
 from pymodel.nic.batch_complete import Complete
 from pymodel.nic.batch_doorbells import Doorbells
-from pymodel.nic.batch_landing import Land
-from pymodel.nic.batch_memory import Memory
+from pymodel.nic.batch_held import GatherEnds, Held, Table
+from pymodel.nic.batch_landing import Land, Landing, Payload
+from pymodel.nic.batch_link import Frames, Link
+from pymodel.nic.batch_memory import COMPARE, DEPOSIT, STORE, Access, Memory
+from pymodel.nic.batch_outstanding import Answers
 from pymodel.nic.batch_reads import Reads
 from pymodel.nic.batch_receive import Receive
-from pymodel.nic.batch_rows import Odd, Rows, last_of, need
+from pymodel.nic.batch_respond import Respond, Responses
+from pymodel.nic.batch_rows import FAR, Odd, Rows, last_of, need
 from pymodel.nic.batch_transmit import Transmit
 from pymodel.nic.batch_view import View
 from pymodel.nic.judge_exact import Exact
-from pymodel.nic.judge_records import Finding, Kind
+from pymodel.nic.judge_records import Kind
 from pymodel.nic.judge_state import State
 from pymodel.nic.judge_wqe import settle
 from pymodel.nic.params import AxiId, Cnt
 
 #: parts of a batch: kind and AXI ID
-_PARTS: Final = (
-    (Kind.AXI_R, AxiId.FETCH), (Kind.AXI_R, AxiId.GATHER),
-    (Kind.AXI_W, AxiId.INBOUND), (Kind.AXI_W, AxiId.CQE),
-    (Kind.AXI_B, AxiId.INBOUND), (Kind.AXI_B, AxiId.CQE), (Kind.STORE, 0), (Kind.MMIO_W, 0), (Kind.TXPKT, 0),
-    (Kind.RXPKT, 0),
+Parts = dict[tuple[int, int], Rows]
+_PARTS: Final[tuple[tuple[int, int], ...]] = (
+    (Kind.AXI_R, AxiId.FETCH), (Kind.AXI_R, AxiId.GATHER), (Kind.AXI_R, AxiId.ATOMIC),
+    *((kind, ident) for kind in (Kind.AXI_W, Kind.AXI_B, Kind.COMMIT)
+      for ident in (AxiId.ATOMIC, AxiId.INBOUND, AxiId.CQE, AxiId.RESULT)),
+    (Kind.STORE, 0), (Kind.MMIO_W, 0), (Kind.MMIO_R, 0), (Kind.EVENT, 0), (Kind.TXPKT, 0), (Kind.RXPKT, 0),
 )  # fmt: skip
-_AXI: Final = (Kind.AXI_R, Kind.AXI_W, Kind.AXI_B)
-_PART_KEYS: Final = np.array([kind << 8 | ident for kind, ident in _PARTS], np.uint16)
+_AXI: Final = (Kind.AXI_R, Kind.AXI_W, Kind.AXI_B, Kind.COMMIT)
+_BURSTS: Final = tuple(p for p in _PARTS if p[0] in (Kind.AXI_R, Kind.AXI_W) and p != (Kind.AXI_R, 2))
+_UNIT: Final = tuple((kind, AxiId.ATOMIC) for kind in (Kind.AXI_R, Kind.AXI_W, Kind.COMMIT, Kind.AXI_B))
+_KEYS: Final = np.array([kind << 8 | ident for kind, ident in _PARTS], np.uint16)
 
 
 class Batch:
     """Judges batches against `state`."""
 
-    def __init__(self, state: State, exact: Exact, report: Callable[[Finding], None]) -> None:
+    def __init__(self, state: State, exact: Exact) -> None:
         self.s = state
         #: why the last batch was not taken
         self.why = ""
-        self.view = View(state, exact)
-        self.doorbells = Doorbells(self.view)
-        self.reads = Reads(self.view)
-        self.transmit = Transmit(self.view)
-        self.receive = Receive(self.view, self.transmit)
-        self.acks = Acks(self.view)
-        self.land = Land(self.view)
-        self.complete = Complete(self.view)
-        self.memory = Memory(self.view, report)
+        self.view = view = View(state, exact)
+        self.link = link = Link(view)
+        self.doorbells, self.reads = Doorbells(view), Reads(view)
+        self.transmit, self.receive = Transmit(view, link), Receive(view, link)
+        self.inbound, self.results = Land(view, AxiId.INBOUND), Land(view, AxiId.RESULT)
+        self.answers, self.held, self.respond = Answers(view, link), Held(view, link), Respond(view, link)
+        self.atomics, self.complete, self.memory = Atomics(view), Complete(view), Memory(view)
 
     def judge(self, records: Rec, side: U8) -> bool:
         """Judge a batch if it is regular throughout; False: nothing has been done."""
@@ -69,69 +74,140 @@ class Batch:
         return True
 
     @staticmethod
-    def _parts(records: Rec) -> tuple[Rows, ...]:
+    def _parts(records: Rec) -> Parts:
         """The records of each of _PARTS, in the order of the stream."""
         kind = records["kind"].astype(np.uint16)
-        axi = (kind >= Kind.AXI_R) & (kind <= Kind.AXI_B)
+        axi = (kind >= Kind.AXI_R) & (kind <= Kind.COMMIT)
         key = kind << 8 | np.where(axi, records["id"], 0)
         order = np.argsort(key, kind="stable")
         ordered = records.view("V64")[order].view(records.dtype)
-        bounds = np.searchsorted(key[order], _PART_KEYS, side="left")
-        stops = np.searchsorted(key[order], _PART_KEYS, side="right")
-        parts = tuple(
-            Rows(ordered[a:b], order[a:b]) for a, b in zip(bounds.tolist(), stops.tolist(), strict=True)
-        )
-        known = sum(len(part) for part, (k, _) in zip(parts, _PARTS, strict=True) if k in _AXI)
-        need(bool(axi.sum() == known), "AXI id")
+        key = key[order]
+        bounds = np.searchsorted(key, _KEYS, side="left").tolist()
+        stops = np.searchsorted(key, _KEYS, side="right").tolist()
+        parts = {
+            part: Rows(ordered[a:b], order[a:b]) for part, a, b in zip(_PARTS, bounds, stops, strict=True)
+        }
+        known = sum(len(rows) for (k, _), rows in parts.items() if k in _AXI)
+        need(int(axi.sum()) == known, "AXI id")
         return parts
 
     def _judge(self, records: Rec) -> None:
-        s = self.s
+        s, core = self.s, self.view.exact.core
         need(records["pe"] < len(s.pes), "PE")
         need(not any(s.cq_wait) or (s.c_prod - s.c_ci < s.c_depth), "full CQ")
-        (fetches, gathers, inbound, cqe_rows, in_b, cqe_b, stores, doorbells, tx_rows, rx_rows) = self._parts(
-            records
-        )
-        for burst in (fetches, gathers, inbound, cqe_rows):
+        need(not (core.early or core.doubt), "open question")
+        part = self._parts(records)
+        need(not len(part[Kind.EVENT, 0]) and self.doorbells.quiet(part[Kind.MMIO_R, 0]), "event")
+        for key in _BURSTS:
+            burst = part[key]
             start = burst.addr & np.uint64(0xFC0)
             need((burst.len > 0) & (start.astype(np.int64) + 64 * burst.len <= 4096), "AXI burst")
 
         # ---- what the program did, and which WQEs that announces
+        cqe_rows, cqe_b = part[Kind.AXI_W, AxiId.CQE], part[Kind.AXI_B, AxiId.CQE]
         cqes = self.complete.cqes(cqe_rows)
-        sq, cq = self.doorbells.split(doorbells)
+        sq, cq = self.doorbells.split(part[Kind.MMIO_W, 0])
+        rings = self.complete.doorbells(cqes, cq)
+        stores = part[Kind.STORE, 0]
         store_flat, ring = self.doorbells.stores(stores)
         new, pi = self.doorbells.announce(sq, cqes, stores, store_flat, ring)
-        # ---- what the NICs did with them
-        fetched = self.reads.fetches(fetches, pi)
-        tx, ack_tx = self.transmit.split(tx_rows)
-        rx, ack_rx = self.transmit.split(rx_rows)
+        fetched = self.reads.fetches(part[Kind.AXI_R, AxiId.FETCH], pi)
+        # ---- packets: requests, then what comes back
+        tx, tx_back = self.link.sent(part[Kind.TXPKT, 0])
+        rx, rx_back = self.link.received(part[Kind.RXPKT, 0])
         sent = self.transmit.requests(tx, pi, fetched)
-        got, state_rx = self.receive.requests(rx, sent)
-        self.reads.gathers(gathers, fetched)
-        ack_g, ack_pos, acked = self.acks.received(ack_rx, sent)
-        landing = self.land.match(got, inbound, in_b)
-        responses = self.acks.sent(ack_tx, got, state_rx, landing)
-        ring_ci = self.complete.judge(cqes, cq, pi, ack_g, ack_pos, acked)
+        got = self.receive.requests(rx)
+        inbound = self._land(self.inbound, got.payload(), part)
+        table = self.held.table(got, inbound)
+        responses = self.respond.judge(tx_back, got, table, inbound)
+        self.held.has_room(table)
+        out = self.answers.outstanding(sent)
+        answered, payload = self.answers.judge(rx_back, sent, out)
+        results = self._land(self.results, payload, part)
+        self.answers.landed(out, results)
+        # ---- memory of the responders
+        gathers, left = part[Kind.AXI_R, AxiId.GATHER], tx_back.rows.pos[responses.data]
+        self.reads.gathers(gathers, fetched, table, (responses.at, responses.k, left))
+        ends = GatherEnds(table, gathers, s.q_mtu, responses.at, left)
+        written = Access(STORE, stores.pe, store_flat, self.view.place(stores.off), stores.len, stores.pos)
+        deposits = [self._deposit(landing) for landing in (inbound, results)]
+        runs = self.atomics.judge(
+            Unit(*(part[key] for key in _UNIT)), table, tx_back, responses, ends, inbound,
+            [written, *deposits],
+        )  # fmt: skip
+        # ---- limits and completions
+        room = self.complete.room(cqes, rings, tx.g[sent.begins], tx.rows.pos[sent.begins])
+        self.answers.may_start(sent, out, answered, room)
+        over = self.answers.done(out, cqes.g, cqes.idx, cqes.rows.pos)
+        self.complete.judge(cqes, rings, pi, answered, over)
         self.complete.responses(cqe_rows, cqes, cqe_b)
+        # ---- bytes
+        whole = bool(((store_flat | stores.len)[ring] & 127 == 0).all())
+        plain = np.flatnonzero(~ring) if whole else np.arange(len(stores))
+        accesses = [
+            written.take(plain),
+            *deposits,
+            runs.visible,
+            Access(COMPARE, tx.rows.pe, sent.flat, sent.at, tx.size, tx.rows.pos),
+            self._read_payload(tx_back, responses),
+        ]
+        self.memory.check(accesses, self._known_from(table))
 
         # ---- all is regular: move the state
         settle(s, new.g, new.idx)
         end = last_of(fetched.g)
         s.q_fetch[fetched.g[end]] = fetched.after[end]
         self.transmit.commit(sent)
-        self.receive.commit(got, state_rx)
-        end = last_of(ack_g)
-        s.q_ack[ack_g[end]] = acked[end]
-        end = last_of(responses[0])
-        s.r_sent[responses[0][end]] = responses[1][end]
-        self.land.commit(landing)
-        self.complete.commit(cqes, cqe_rows, cqe_b, ring_ci)
-        n_pes = len(s.pes)
-        for counter, pes in (
-            (Cnt.TX_REQUEST, tx.pe), (Cnt.TX_RESPONSE, ack_tx.pe), (Cnt.RX_PACKET, rx.pe),
-            (Cnt.RX_PACKET, ack_rx.pe), (Cnt.CQE, cqe_rows.pe),
+        self.receive.commit(got)
+        end = last_of(answered.g)
+        s.q_ack[answered.g[end]] = answered.after[end]
+        end = last_of(responses.g)
+        s.r_sent[responses.g[end]] = responses.c[end]
+        self.answers.commit(out)
+        self.inbound.commit(inbound)
+        self.results.commit(results)
+        self.held.commit(table, ends)
+        self.atomics.commit(runs)
+        self.complete.commit(cqes, cqe_rows, cqe_b, rings)
+        for counter, rows in (
+            (Cnt.TX_REQUEST, tx.rows), (Cnt.TX_RESPONSE, tx_back.rows), (Cnt.RX_PACKET, rx.rows),
+            (Cnt.RX_PACKET, rx_back.rows), (Cnt.CQE, cqe_rows),
         ):  # fmt: skip
-            s.counters[:, counter] += np.bincount(pes, minlength=n_pes)
-        self.memory.replay(stores, store_flat, ring, sent, got)
+            s.counters[:, counter] += np.bincount(rows.pe, minlength=len(s.pes))
+        if whole:
+            self.memory.ring_slots(stores.take(ring), store_flat[ring])
+        self.memory.commit()
         s.position += records.size
         s.cycle = max(s.cycle, int(records["time"][-1]))
+
+    # ------------------------------------------------------------------ between the parts
+    @staticmethod
+    def _land(land: Land, new: Payload, part: Parts) -> Landing:
+        i = land.ident
+        return land.match(new, part[Kind.AXI_W, i], part[Kind.COMMIT, i], part[Kind.AXI_B, i])
+
+    @staticmethod
+    def _deposit(landing: Landing) -> Access:
+        """Bursts that became visible."""
+        which = landing.shown()
+        b = landing.bursts
+        return Access(
+            DEPOSIT, b.pe[which], landing.flat(which), landing.at(which), b.size[which], b.shown[which]
+        )
+
+    @staticmethod
+    def _read_payload(f: Frames, responses: Responses) -> Access:
+        """Payload of READ responses against memory."""
+        rows = responses.read
+        at = f.side[rows] + frames.BASE + f.ext[rows]
+        return Access(COMPARE, f.rows.pe[rows], responses.flat, at, f.size[rows], f.rows.pos[rows])
+
+    def _known_from(self, table: Table) -> I64:
+        """By PE, the position from which on overwritten bytes may be those of a READ that is still held."""
+        out = np.full(len(self.s.pes), FAR)
+        held = np.flatnonzero(table.read & (table.end == FAR) & (table.ready < FAR))
+        for i in held.tolist():
+            request, p = table.objects[i], int(table.pe[i])
+            since = int(table.ready[i]) if request is None else request.position - self.s.position
+            out[p] = min(int(out[p]), since)
+        return out
