@@ -105,6 +105,18 @@ FAULTS = [
         "default:   len_bad = «(len_a != msg_len) || (len_b != msg_len)»;",
         "len_a != msg_len",
     ),
+    Fault(
+        "decode-swap-mask-misplaced",
+        "fetch/wqe_decode.sv",
+        "amo.swap_mask    = dp_pkg::be64(«ext_i[63:0]»);",
+        "ext_i[127:64]",
+    ),
+    Fault(
+        "atomic-length-of-its-wqe",
+        "fetch/wqe_decode.sv",
+        "wqe_o.len      = («cls == ClsAtomic») ? seg_want",
+        "1'b0",
+    ),
     # ---- requester
     Fault("psn-step-zero-length", "requester/tx_cut.sv", "if («len_i == '0») num = (LenW + 1)'(1);", "1'b0"),
     Fault(
@@ -138,6 +150,25 @@ FAULTS = [
         "1'b0",
     ),
     Fault("in-flight-unbounded", "requester/tx_sched.sv", ">= «5'(MaxInflight)»);", "5'd31"),
+    Fault("read-takes-one-psn", "requester/tx_sched.sv", "psn: send ? psn_q[lane_q] + «step» :", "psn_t'(1)"),
+    Fault(
+        "read-ends-at-first-data",
+        "requester/ack_track.sv",
+        "assign ends     = is_data && «rsp_q.last» &&",
+        "1'b1",
+    ),
+    Fault(
+        "read-never-counted-out",
+        "requester/ack_track.sv",
+        "rd: rd_q + rd_num_t'(«rd_step_q»)",
+        "1'b0",
+    ),
+    Fault(
+        "four-byte-result-as-eight",
+        "requester/tx_form.sv",
+        "«op_atomic4(wqe_i.opcode)» ? ExpAmo4",
+        "1'b0",
+    ),
     # ---- completion
     Fault("cqe-owner-of-next-index", "completion/cq_state.sv", ": {9'd0, «pos.pi»};", "(pos.pi + 23'd1)"),
     Fault(
@@ -230,6 +261,19 @@ FAULTS = [
         "1'b0",
     ),
     Fault(
+        "atomic-reads-whole-beat",
+        "memory/axi_rd_mux.sv",
+        "assign m_axi_arsize  = «ar.req.size»;",
+        "SizeBeat",
+    ),
+    Fault("result-under-inbound-id", "memory/scatter.sv", "= «cmd.move.result» ? IdResult", "1'b0"),
+    Fault(
+        "empty-response-not-counted-out",
+        "memory/gather.sv",
+        "rsp_out_valid_o <= «leave && is_rsp»;",
+        "leave && is_rsp && pkt_q.beats != '0",
+    ),
+    Fault(
         "mr-bound-without-carry",
         "memory/mr_check.sv",
         "past     = «{1'b0, offset} + 66'(s1_q.len)»;",
@@ -282,6 +326,71 @@ FAULTS = [
         "nak-code-wrong", "responder/resp_emit.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
     ),
     Fault("nak-repeated", "responder/resp_rules.sv", "act_o.ack  = «!state_i.nak_sent»;", "1'b1"),
+    Fault("read-psn-count", "responder/resp_pkg.sv", "sum = 33'(len) + (33'd128 << mtu) - «33'd1»;", "33'd0"),
+    Fault("read-msn", "responder/resp_emit.sv", "psn: hdr_i.psn, msn: «next_i.msn», rkey:", "state_i.msn"),
+    Fault(
+        "read-middle-opcode",
+        "responder/resp_turn.sv",
+        "mid_i ? (last ? BthReadLast : «BthReadMiddle»)",
+        "BthReadFirst",
+    ),
+    Fault(
+        "read-progress",
+        "responder/resp_table.sv",
+        "addr: addr_o + 64'(«step_len_i»)};",
+        "step_len_i + 13'd1",
+    ),
+    Fault("read-place-kept", "responder/resp_table.sv", "if («read_out_i») out_q[read_out_qpi_i]", "1'b0"),
+    Fault(
+        "atomic-overtakes-read",
+        "responder/resp_turn.sv",
+        "assign way_free = atomic ? «!in_gather_i» : !in_answer_i;",
+        "1'b1",
+    ),
+    Fault(
+        "read-overtakes-atomic",
+        "responder/resp_turn.sv",
+        "assign way_free = atomic ? !in_gather_i : «!in_answer_i»;",
+        "1'b1",
+    ),
+    Fault(
+        "response-offset",
+        "responder/rsp_rules.sv",
+        "act_o.addr   = expect_i.laddr + 64'(«offset»);",
+        "36'd0",
+    ),
+    Fault(
+        "atomic-result-order",
+        "responder/rsp_rules.sv",
+        "(expect_i.kind == ExpAmo8) ? AckValueLe : «AckValueBe»;",
+        "AckValueLe",
+    ),
+    Fault("response-psn-kept", "responder/rd_expect.sv", "mid_q[take_qpi_i] <= «!take_last_i»;", "1'b0"),
+    # ---- atomic
+    Fault(
+        "atomic-carry-across-fields",
+        "atomic/atomic_alu.sv",
+        "sum = ((«old_i & ~boundary») + (amo_i",
+        "old_i",
+    ),
+    Fault(
+        "atomic-compare-mask-ignored",
+        "atomic/atomic_alu.sv",
+        "(old_i ^ amo_i.compare) & «compare_mask» & width",
+        "64'hffff_ffff_ffff_ffff",
+    ),
+    Fault(
+        "atomic-failed-compare-writes",
+        "atomic/atomic_unit.sv",
+        "finish = rd_beat_i.err || «!write»;",
+        "1'b0",
+    ),
+    Fault(
+        "atomic-upper-word",
+        "atomic/atomic_unit.sv",
+        "64'(«op_q.addr[2]» ? word[63:32] : word[31:0]);",
+        "1'b0",
+    ),
     # ---- wire
     Fault("icrc-ignored", "wire/rx_verdict.sv", "else if («icrc_recv_i != icrc_calc_i») reason", "1'b0"),
     Fault("ip-checksum-unchecked", "wire/rx_verdict.sv", "assign sum_ok = «sum[15:0] == 16'hffff»;", "1'b1"),
@@ -294,6 +403,36 @@ FAULTS = [
     Fault("mig-req-bit", "wire/tx_header.sv", "draft_q.se, «1'b1», pad, 4'h0, draft_q.bth,", "1'b0"),
     Fault("ip-checksum-fold", "wire/tx_header.sv", "return «~sum[15:0]»;", "~sum[16:1]"),
     Fault(
+        "read-response-aeth-empty",
+        "wire/tx_header.sv",
+        "if («read_has_aeth(pkt_i.bth)») draft.ext",
+        "1'b0",
+    ),
+    Fault(
+        "atomic-header-cut",
+        "wire/tx_merge.sv",
+        "else carry_q <= «data_t'(hdr_i.data[MaxHdrW-1:DataW])»;",
+        "'0",
+    ),
+    Fault(
+        "atomic-operand-misplaced",
+        "wire/rx_verdict.sv",
+        "amo.compare_mask = «64'(be32(d[8*12+:32]))»;",
+        "64'(be32(d[8*8+:32]))",
+    ),
+    Fault(
+        "atomic-value-byte-order",
+        "wire/rx_parse.sv",
+        "store_data[8*AckValueLe+:64] = «be64(beat.data[8*44+:64])»;",
+        "beat.data[8*44+:64]",
+    ),
+    Fault(
+        "atomic-value4-byte-order",
+        "wire/rx_parse.sv",
+        "store_data[8*AckValueBe+:32] = «beat.data[8*48+:32]»;",
+        "be32(beat.data[8*48+:32])",
+    ),
+    Fault(
         "rx-buffer-leak",
         "wire/rx_parse.sv",
         "assign base       = («end_q && !keep») ? start_q : wr_q;",
@@ -304,12 +443,15 @@ FAULTS = [
 #: (module, test) in order; the first that fails has caught the fault
 PROGRAMS = [
     ("tests.tools.plant_program", "program"),
+    ("tests.nic.test_atomic_opcodes", "test_every_opcode"),
     ("tests.nic.test_errors", "test_error_codes/order=1"),
     ("tests.nic.test_cq_full", "test_waiting_disturbs_nobody"),
     ("tests.nic.test_cq_full", "test_events_and_arming"),
     ("tests.nic.test_cq_full", "test_cq_wait_ends_in_overrun"),
     ("tests.nic.test_errors", "test_err_without_a_wqe"),
     ("tests.nic.test_errors", "test_cqe_write_bus_error"),
+    ("tests.nic.test_sizes", "test_reads_among_writes"),
+    ("tests.nic.test_atomic_opcodes", "test_every_opcode"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0
