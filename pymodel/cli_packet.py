@@ -187,6 +187,7 @@ def _extended(report: Report, op: Bth, value: dict[str, int]) -> None:
     if op in _AETH:
         rows = [Row("syndrome", value["syndrome"], 8, syndrome_text(value["syndrome"]))]
         report.add("AETH", [*rows, Row("msn", value["msn"], 24)])
+        report.extra["syndrome_text"] = syndrome_text(value["syndrome"])
     if op == Bth.ATOMIC_ACK:
         report.add("AtomicAckETH", [Row("orig", value["orig"], 64, "value before the atomic")])
     if op in _IMM:

@@ -584,6 +584,7 @@ def test_syndromes_in_words(syndrome: int, text: str) -> None:
     """wire.md 3."""
     raw = packet.frame({**BASE, "opcode": Bth.ACK, "syndrome": syndrome})
     assert text in good(["decode", "packet", raw.hex()]).splitlines()[0]
+    assert decoded("packet", raw.hex())["syndrome_text"].startswith(text)
 
 
 def changed(**change: int) -> bytes:
