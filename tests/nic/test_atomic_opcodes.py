@@ -99,7 +99,7 @@ async def test_every_opcode(dut) -> None:
             for _ in range(rng.randrange(1, 13)):
                 op = rng.choice((*ATOMICS, WqeOp.READ))
                 if op == WqeOp.READ:
-                    length, at = rng.choice([0, 1, 64, 255, 257, 1500]), rng.randrange(60000)
+                    length, at = rng.choice([0, 1, 64, 255, 256, 257, 1024, 1500]), rng.randrange(60000)
                     at_read += rng.randrange(70)
                     item = qp.read(length, at)
                     item["laddr"] = pe.heap_base + TARGET + qp.window + at_read
