@@ -104,8 +104,8 @@ module gather_bench
       .mr_drain_i, .mr_drain_busy_o, .job_valid_i, .job_ready_o,
       .job_i(job), .req_valid_o(req_valid[1]), .req_ready_i(req_ready[1]), .req_o(req[1]),
       .beat_valid_i(beat_valid[1]), .beat_i(beat), .pkt_valid_o, .pkt_ready_i, .pkt_o(pkt),
-      .pay_valid_o, .pay_ready_i, .pay_o(pay), .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o, .rerr_valid_o, .rerr_qpi_o, .rerr_psn_o,
-      .rerr_msn_o, .rsp_out_valid_o, .rsp_out_qpi_o, .bus_err_o(bus_err)
+      .pay_valid_o, .pay_ready_i, .pay_o(pay), .gerr_valid_o, .gerr_qpi_o, .gerr_slot_o,
+      .rerr_valid_o, .rerr_qpi_o, .rerr_psn_o, .rerr_msn_o, .rsp_out_valid_o, .rsp_out_qpi_o, .bus_err_o(bus_err)
   );
   assign req_valid[0] = rival_i;
   assign req[0]       = '{addr: 64'h40, len: 8'd0, size: SizeBeat};
