@@ -269,8 +269,9 @@ module datapath
   rx_done_t                       done;
   resp_entry_t                    entry;
   resp_due_t                      due;
-  qp_t                            rsp_fail_qpi, look_qpi;
+  qp_t                            rsp_fail_qpi, look_qpi, amo_look_qpi;
   logic [4:0]                     used;
+  logic                           amo_look;
   logic [NumQp-1:0]               dead;
   logic [$clog2(MoveDepth+1)-1:0] move_cnt;
 
@@ -285,7 +286,8 @@ module datapath
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_resp), .dead_i(dead),
       .hdr_valid_i(hdr_valid), .hdr_ready_o(hdr_ready), .hdr_i(hdr), .room_i(room),
       .expect_valid_i, .expect_i, .rsp_fail_valid_i(rsp_fail_valid), .rsp_fail_qpi_i(rsp_fail_qpi),
-      .look_qpi_o(look_qpi), .used_i(used), .entry_valid_o(entry_valid), .entry_o(entry),
+      .look_qpi_o(look_qpi), .used_i(used), .amo_look_qpi_o(amo_look_qpi), .amo_look_i(amo_look),
+      .entry_valid_o(entry_valid), .entry_o(entry),
       .rsp_valid_o(rsp_valid), .rsp_o(rsp), .rsp_bursts_o(rsp_bursts),
       .move_valid_o(move_valid), .move_addr_o(move_addr), .move_o(move),
       .done_valid_o(done_valid), .done_o(done), .cnt_o(cnt_resp)
@@ -330,6 +332,7 @@ module datapath
   );
   resp_engine i_engine (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_engine), .look_qpi_i(look_qpi), .used_o(used),
+      .amo_look_qpi_i(amo_look_qpi), .amo_look_o(amo_look),
       .entry_valid_i(entry_valid), .entry_qpi_i(done.qpi), .entry_i(entry),
       .due_valid_i(due_valid), .due_ready_o(due_ready), .due_i(due), .dead_o(dead),
       .job_valid_o(rsp_job_valid), .job_ready_i(rsp_job_ready), .job_o(rsp_job),

@@ -341,16 +341,17 @@ FAULTS = [
         "step_len_i + 13'd1",
     ),
     Fault("read-place-kept", "responder/resp_table.sv", "if («read_out_i») out_q[read_out_qpi_i]", "1'b0"),
+    Fault("write-overtakes-atomic", "responder/responder.sv", "!hazard && !«behind»;", "1'b0"),
     Fault(
         "atomic-overtakes-read",
         "responder/resp_turn.sv",
-        "assign way_free = atomic ? «!in_gather_i» : !in_answer_i;",
+        "assign amo      = tries && atomic && executed_i && «!in_gather_i»;",
         "1'b1",
     ),
     Fault(
         "read-overtakes-atomic",
         "responder/resp_turn.sv",
-        "assign way_free = atomic ? !in_gather_i : «!in_answer_i»;",
+        "assign go       = tries && !atomic && «!in_answer_i» && job_room_i;",
         "1'b1",
     ),
     Fault(

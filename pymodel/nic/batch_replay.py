@@ -201,7 +201,7 @@ class Replay:
         need(va >= word + 8 or va + size <= word, "inbound write on a locked word")
 
     def _heads(self, unit: Unit, request: Request, pos: int) -> bool:
-        """Whether everything before a request of its QP may be over."""
+        """Whether all atomics before a request of its QP may be over."""
         row = self.row[id(request)]
         for i in range(self.first[row], row):
             if self.end[i] >= pos and not self._may_be_over(unit, i, pos):
@@ -211,7 +211,7 @@ class Replay:
     def _may_be_over(self, unit: Unit, row: int, pos: int) -> bool:
         request = self.table.objects[row]
         if request is None or request.kind == READ:
-            return self.ready[row] < pos and (not self.table.length[row] or self.ends.seen(row) < pos)
+            return True  # READs hold no atomic up
         return any(request in run.of and (run.done >= 0 or run.new is None) for run in unit.runs)
 
     def _write(self, unit: Unit, addr: int, strobe: int, count: int, beat: Any) -> None:

@@ -167,14 +167,15 @@ class Atomics(Part):
 
     # ------------------------------------------------------------------ requests
     def _heads(self, pe: int) -> list[Request]:
-        """Atomics that may be the oldest of their QP's table by now."""
+        """Atomics that may be the oldest of their QP by now; READs before them hold none up (nic.md 5)."""
         out: list[Request] = []
         for g, queue in self.s.r_reads.items():
             if self.s.q_pe[g] != pe:
                 continue
             for request in queue:
-                if request.kind != READ:
-                    out.append(request)
+                if request.kind == READ:
+                    continue
+                out.append(request)
                 if not self.may_be_over(pe, request):
                     break
         return out

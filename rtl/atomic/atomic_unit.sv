@@ -211,7 +211,8 @@ module atomic_unit
 
   // ------------------------------------------------------------------ result
   assign done = '{
-      qpi: skip ? next.qpi : op_q.qpi, psn: skip ? next.psn : op_q.psn, msn: skip ? next.msn : op_q.msn, err: failed,
+      qpi: skip ? next.qpi : op_q.qpi, place: skip ? next.place : op_q.place,
+      psn: skip ? next.psn : op_q.psn, msn: skip ? next.msn : op_q.msn, err: failed,
       skipped: skip, value: (state_q == StRead) ? old : old_q
   };
   fifo #(.T(amo_done_t), .Depth(2)) i_done (

@@ -100,6 +100,7 @@ package dp_pkg;
     psn_t        pkt_psn;        // PSN of the packet, for a write error
     logic [23:0] msn;            // MSN of the answer
     logic        msn_step;       // this packet counted: a write error takes it back
+    logic        atomic;         // a table entry that starts is an atomic
   } rx_done_t;
 
   /// IPv4 + UDP + BTH

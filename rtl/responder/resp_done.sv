@@ -55,7 +55,8 @@ module resp_done
   assign due         = !dead_i[head.qpi] && (head.ack || head.start || failed);
   assign due_valid_o = head_valid && due;
   assign due_o       = '{
-      qpi: head.qpi, start: head.start, ack: head.ack || failed, fatal: head.fatal || failed, flush: 1'b0,
+      qpi: head.qpi, start: head.start, atomic: head.atomic, ack: head.ack || failed, fatal: head.fatal || failed,
+      flush: 1'b0, stop: 1'b0, place: '0,
       psn: failed ? head.pkt_psn : head.psn, syndrome: failed ? SynNakOp : head.syndrome,
       msn: head.msn - 24'(failed && head.msn_step)
   };

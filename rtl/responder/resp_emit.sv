@@ -79,6 +79,7 @@ module resp_emit
       done_o.qpi      = qpi_i;
       done_o.ack      = act_i.ack || fatal_o;
       done_o.start    = execute_o && act_i.kind != ActWrite;
+      done_o.atomic   = act_i.kind == ActAtomic;
       done_o.fatal    = fatal_o;
       done_o.syndrome = SynAck;
       done_o.psn      = hdr_i.psn;

@@ -1,7 +1,7 @@
 // Everything that the responder still has to answer: table of READs and atomics, pending ACKs and NAKs, the turns of the QPs,
 // and the way of answers without payload to the framer.
 module resp_engine
-  import rnic_pkg::*, resp_pkg::*, atomic_pkg::*;
+  import rnic_pkg::*, dp_pkg::*, resp_pkg::*, atomic_pkg::*;
 (
     /// clock
     input  logic             clk_i,
@@ -19,6 +19,10 @@ module resp_engine
     input  qp_t              look_qpi_i,
     /// its entries
     output logic [4:0]       used_o,
+    /// QP whose atomics are asked for
+    input  qp_t              amo_look_qpi_i,
+    /// it has an atomic that is not executed yet
+    output logic             amo_look_o,
     /// READ or atomic for the table
     input  logic             entry_valid_i,
     /// its QP
@@ -82,8 +86,8 @@ module resp_engine
 );
   resp_entry_t  entry;
   resp_answer_t ack, nak;
-  resp_due_t    rerr, amo_due, turn_due, in;
-  logic         in_valid, amo_due_ready, turn_due_valid, turn_due_ready;
+  resp_due_t    rerr, exec_due, turn_due, in;
+  logic         in_valid, exec_due_valid, exec_due_ready, turn_due_valid, turn_due_ready;
   logic         read, has, flush, mid, ack_some, nak_some, step, step_last, drop, clear_ack, clear_nak;
   qp_t          read_qpi, turn_qpi;
   logic [4:0]   start_place, place;
@@ -91,58 +95,74 @@ module resp_engine
   logic [31:0]  left;
   psn_t         psn;
   logic [12:0]  step_len;
-  logic         in_gather, in_unit, in_out, answer_valid, answer_room, amo_ack, out_valid_in, ack_taken;
-  ack_job_t     answer, amo_answer;
-  logic         job_valid, job_room, op_valid, amo_taken;
+  logic         in_gather, in_out, executed, answer_valid, answer_room, ack_taken;
+  logic         exec_read, exec_done;
+  qp_t          exec_qpi, exec_done_qpi;
+  slot_t        exec_slot, read_slot;
+  resp_entry_t  exec_entry;
+  logic [63:0]  value;
+  logic [NumQp-1:0] gone;
+  ack_job_t     answer;
+  logic         job_valid, job_room;
   tx_job_t      job;
-  logic         busy_table, busy_pend, busy_turn, busy_gather, busy_unit, busy_out;
-  logic         out_ready;
+  logic         busy_table, busy_pend, busy_turn, busy_gather, busy_exec, busy_out;
   logic [1:0]   unused_job_cnt, unused_out_cnt;
 
   // ------------------------------------------------------------------ what is held
   resp_table i_table (
       .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_table), .look_qpi_i, .used_o,
       .entry_valid_i, .entry_qpi_i, .entry_i, .start_valid_i(in_valid && in.start), .start_qpi_i(in.qpi),
-      .start_place_o(start_place), .read_i(read), .read_qpi_i(read_qpi), .turn_qpi_i(turn_qpi), .has_o(has),
-      .flush_o(flush), .place_o(place), .mid_o(mid), .entry_o(entry), .addr_o(addr), .left_o(left), .psn_o(psn),
+      .start_place_o(start_place), .read_i(read), .read_qpi_i(read_qpi), .read_slot_o(read_slot),
+      .turn_qpi_i(turn_qpi), .has_o(has), .flush_o(flush), .place_o(place), .mid_o(mid), .entry_o(entry), .addr_o(addr),
+      .left_o(left), .psn_o(psn),
       .step_i(step), .step_last_i(step_last), .step_len_i(step_len), .drop_i(drop),
       .flush_valid_i(in_valid && in.flush), .flush_qpi_i(in.qpi),
+      .stop_valid_i(in_valid && in.stop), .stop_place_i(in.place), .gone_o(gone),
+      .exec_read_i(exec_read), .exec_qpi_i(exec_qpi), .exec_slot_i(exec_slot), .exec_entry_o(exec_entry),
       .read_out_i(read_out_valid_i), .read_out_qpi_i, .amo_out_i(ack_taken && ack_o.atomic), .amo_out_qpi_i(ack_o.qpi)
   );
   resp_pend i_pend (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_pend),
-      .rerr_valid_i, .rerr_i(rerr), .amo_valid_i(amo_valid_i && amo_i.err), .amo_ready_o(amo_due_ready),
-      .amo_i(amo_due), .turn_valid_i(turn_due_valid), .turn_ready_o(turn_due_ready), .turn_i(turn_due),
+      .rerr_valid_i, .rerr_i(rerr), .amo_valid_i(exec_due_valid), .amo_ready_o(exec_due_ready),
+      .amo_i(exec_due), .turn_valid_i(turn_due_valid), .turn_ready_o(turn_due_ready), .turn_i(turn_due),
       .due_valid_i, .due_ready_o, .due_i, .in_valid_o(in_valid), .in_o(in), .place_i(start_place),
       .read_i(read), .read_qpi_i(read_qpi), .turn_qpi_i(turn_qpi), .ack_o(ack_some), .ack_data_o(ack),
       .nak_o(nak_some), .nak_data_o(nak), .clear_ack_i(clear_ack), .clear_nak_i(clear_nak),
       .dead_o, .err_o, .async_o
   );
   assign rerr = '{
-      qpi: rerr_qpi_i, start: 1'b0, ack: 1'b1, fatal: 1'b1, flush: 1'b1, psn: rerr_psn_i, syndrome: SynNakOp,
-      msn: rerr_msn_i
+      qpi: rerr_qpi_i, start: 1'b0, atomic: 1'b0, ack: 1'b1, fatal: 1'b1, flush: 1'b1, stop: 1'b0, place: '0,
+      psn: rerr_psn_i, syndrome: SynNakOp, msn: rerr_msn_i
   };
-  // an atomic that failed was not executed
-  assign amo_due = '{
-      qpi: amo_i.qpi, start: 1'b0, ack: 1'b1, fatal: 1'b1, flush: 1'b1, psn: amo_i.psn, syndrome: SynNakOp,
-      msn: amo_i.msn - 24'd1
-  };
+
+  // ------------------------------------------------------------------ execution of atomics
+  resp_exec i_exec (
+      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_exec), .accept_i(entry_valid_i && is_atomic(entry_i.bth)),
+      .accept_qpi_i(entry_qpi_i), .look_qpi_i(amo_look_qpi_i), .look_o(amo_look_o),
+      .start_valid_i(in_valid && in.start && in.atomic), .start_qpi_i(in.qpi), .start_place_i(start_place),
+      .gone_i(gone), .read_o(exec_read), .read_qpi_o(exec_qpi), .read_slot_o(exec_slot), .entry_i(exec_entry),
+      .op_valid_o, .op_room_i(op_ready_i), .op_o, .amo_valid_i, .amo_ready_o, .amo_i,
+      .due_valid_o(exec_due_valid), .due_ready_i(exec_due_ready), .due_o(exec_due),
+      .done_valid_o(exec_done), .done_qpi_o(exec_done_qpi),
+      .turn_qpi_i(turn_qpi), .executed_o(executed), .answered_i(answer_valid && answer.atomic),
+      .value_read_i(read), .value_qpi_i(read_qpi), .value_slot_i(read_slot), .value_o(value)
+  );
 
   // ------------------------------------------------------------------ turns
   resp_turn i_turn (
       .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_turn), .drain_has_i(busy_table),
       .in_valid_i(in_valid), .in_qpi_i(in.qpi),
-      .gather_out_i(rsp_out_valid_i), .gather_out_qpi_i(rsp_out_qpi_i), .unit_out_i(amo_taken),
-      .unit_out_qpi_i(amo_i.qpi), .answer_out_i(ack_taken), .answer_out_qpi_i(ack_o.qpi),
+      .gather_out_i(rsp_out_valid_i), .gather_out_qpi_i(rsp_out_qpi_i), .exec_out_i(exec_done),
+      .exec_out_qpi_i(exec_done_qpi), .answer_out_i(ack_taken), .answer_out_qpi_i(ack_o.qpi),
       .read_o(read), .read_qpi_o(read_qpi), .turn_qpi_o(turn_qpi), .has_i(has), .flush_i(flush), .place_i(place),
       .mid_i(mid), .entry_i(entry), .addr_i(addr), .left_i(left), .psn_i(psn), .ack_i(ack_some), .ack_data_i(ack),
-      .nak_i(nak_some), .nak_data_i(nak), .in_gather_i(in_gather), .in_answer_i(in_unit || in_out),
+      .nak_i(nak_some), .nak_data_i(nak), .in_gather_i(in_gather), .in_answer_i(in_out), .executed_i(executed),
+      .value_i(value),
       .step_o(step), .step_last_o(step_last), .step_len_o(step_len), .drop_o(drop), .clear_ack_o(clear_ack),
       .clear_nak_o(clear_nak), .answer_room_i(answer_room), .answer_valid_o(answer_valid), .answer_o(answer),
       .due_valid_o(turn_due_valid), .due_ready_i(turn_due_ready), .due_o(turn_due),
-      .job_valid_o(job_valid), .job_room_i(job_room), .job_o(job), .op_valid_o(op_valid), .op_room_i(op_ready_i), .op_o
+      .job_valid_o(job_valid), .job_room_i(job_room), .job_o(job)
   );
-  assign op_valid_o = op_valid;
 
   // one turn at a time, so a packet that was allowed finds the room that was seen
   fifo #(.T(tx_job_t), .Depth(2)) i_jobs (
@@ -150,17 +170,9 @@ module resp_engine
       .out_valid_o(job_valid_o), .out_ready_i(job_ready_i), .out_data_o(job_o), .count_o(unused_job_cnt)
   );
 
-  // ------------------------------------------------------------------ answers without payload; results of atomics first
-  assign amo_ack     = amo_valid_i && !amo_i.err && !amo_i.skipped;
-  assign amo_ready_o = amo_i.err ? amo_due_ready : (amo_i.skipped || out_ready);
-  assign amo_taken   = amo_valid_i && amo_ready_o;
-  assign amo_answer  = '{
-      qpi: amo_i.qpi, psn: amo_i.psn, syndrome: SynAck, msn: amo_i.msn, atomic: 1'b1, value: amo_i.value
-  };
-  assign answer_room  = out_ready && !amo_ack;
-  assign out_valid_in = amo_ack || answer_valid;
+  // ------------------------------------------------------------------ answers without payload from memory
   fifo #(.T(ack_job_t), .Depth(2)) i_out (
-      .clk_i, .rst_ni, .in_valid_i(out_valid_in), .in_ready_o(out_ready), .in_data_i(amo_ack ? amo_answer : answer),
+      .clk_i, .rst_ni, .in_valid_i(answer_valid), .in_ready_o(answer_room), .in_data_i(answer),
       .out_valid_o(ack_valid_o), .out_ready_i(ack_ready_i), .out_data_o(ack_o), .count_o(unused_out_cnt)
   );
   assign ack_taken = ack_valid_o && ack_ready_i;
@@ -170,18 +182,14 @@ module resp_engine
       .clk_i, .rst_ni, .inc_i(job_valid), .inc_qpi_i(turn_qpi), .dec_i(rsp_out_valid_i), .dec_qpi_i(rsp_out_qpi_i),
       .look_qpi_i(turn_qpi), .some_o(in_gather), .drain_i, .busy_o(busy_gather)
   );
-  qp_count #(.Max(7)) i_in_unit (
-      .clk_i, .rst_ni, .inc_i(op_valid), .inc_qpi_i(turn_qpi), .dec_i(amo_taken), .dec_qpi_i(amo_i.qpi),
-      .look_qpi_i(turn_qpi), .some_o(in_unit), .drain_i, .busy_o(busy_unit)
-  );
   qp_count #(.Max(3)) i_in_out (
-      .clk_i, .rst_ni, .inc_i(out_valid_in && out_ready), .inc_qpi_i(amo_ack ? amo_i.qpi : turn_qpi),
-      .dec_i(ack_taken), .dec_qpi_i(ack_o.qpi), .look_qpi_i(turn_qpi), .some_o(in_out), .drain_i, .busy_o(busy_out)
+      .clk_i, .rst_ni, .inc_i(answer_valid), .inc_qpi_i(turn_qpi), .dec_i(ack_taken), .dec_qpi_i(ack_o.qpi),
+      .look_qpi_i(turn_qpi), .some_o(in_out), .drain_i, .busy_o(busy_out)
   );
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) drain_busy_o <= 1'b0;
-    else drain_busy_o <= busy_table || busy_pend || busy_turn || busy_gather || busy_unit || busy_out;
+    else drain_busy_o <= busy_table || busy_pend || busy_turn || busy_gather || busy_exec || busy_out;
   end
 
   logic unused_bits;

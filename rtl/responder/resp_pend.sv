@@ -80,7 +80,9 @@ module resp_pend
   assign in_valid_o   = rerr_valid_i || amo_valid_i || turn_valid_i || due_valid_i;
   assign in_o         = rerr_valid_i ? rerr_i : amo_valid_i ? amo_i : turn_valid_i ? turn_i : due_i;
   assign is_nak       = in_o.syndrome[6:5] != 2'b00;
-  assign answer       = '{place: place_i, psn: in_o.psn, syndrome: in_o.syndrome, msn: in_o.msn};
+  assign answer       = '{
+      place: in_o.stop ? in_o.place : place_i, psn: in_o.psn, syndrome: in_o.syndrome, msn: in_o.msn
+  };
 
   // an answer that comes in while its QP is read is what the memory gives
   ctx_ram #(.T(resp_answer_t), .Depth(NumQp)) i_acks (

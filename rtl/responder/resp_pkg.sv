@@ -83,9 +83,12 @@ package resp_pkg;
   typedef struct packed {
     qp_t         qpi;
     logic        start;          // the next accepted READ or atomic may be executed
+    logic        atomic;         // it is an atomic
     logic        ack;            // an ACK or NAK is due
     logic        fatal;          // a NAK that takes the QP to ERR
     logic        flush;          // nothing that waits is answered any more
+    logic        stop;           // nothing from `place` on is answered any more, this NAK stands there
+    logic [4:0]  place;
     psn_t        psn;
     logic [7:0]  syndrome;
     logic [23:0] msn;

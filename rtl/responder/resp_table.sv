@@ -35,6 +35,8 @@ module resp_table
     input  logic        read_i,
     /// of this QP
     input  qp_t         read_qpi_i,
+    /// place of that entry
+    output slot_t       read_slot_o,
     /// QP that was read last
     input  qp_t         turn_qpi_i,
     /// it has an entry to execute
@@ -65,6 +67,20 @@ module resp_table
     input  logic        flush_valid_i,
     /// its QP
     input  qp_t         flush_qpi_i,
+    /// nothing of flush_qpi_i from this place on shall be executed any more
+    input  logic        stop_valid_i,
+    /// the place
+    input  logic [4:0]  stop_place_i,
+    /// QPs of which no further entry is executed
+    output logic [NumQp-1:0] gone_o,
+    /// read an entry for its execution
+    input  logic        exec_read_i,
+    /// its QP
+    input  qp_t         exec_qpi_i,
+    /// its place
+    input  slot_t       exec_slot_i,
+    /// entry, one cycle after exec_read_i
+    output resp_entry_t exec_entry_o,
     /// the last response of a READ is with the framer
     input  logic        read_out_i,
     /// its QP
@@ -85,12 +101,17 @@ module resp_table
   place_t           start_q[NumQp];  // may be executed
   place_t           issue_q[NumQp];  // issued
   place_t           out_q[NumQp];    // answered
-  logic [NumQp-1:0] mid_q, flush_q;
+  place_t           stop_at_q[NumQp];
+  logic [NumQp-1:0] mid_q, flush_q, stop_q;
   rest_t            rest, rest_next;
 
   ctx_ram #(.T(resp_entry_t), .Depth(NumQp * MaxInflight)) i_entries (
       .clk_i, .wr_en_i(entry_valid_i), .wr_addr_i({entry_qpi_i, in_q[entry_qpi_i][SlotW-1:0]}), .wr_data_i(entry_i),
       .rd_en_i(read_i), .rd_addr_i({read_qpi_i, issue_q[read_qpi_i][SlotW-1:0]}), .rd_data_o(entry_o)
+  );
+  ctx_ram #(.T(resp_entry_t), .Depth(NumQp * MaxInflight)) i_exec (
+      .clk_i, .wr_en_i(entry_valid_i), .wr_addr_i({entry_qpi_i, in_q[entry_qpi_i][SlotW-1:0]}), .wr_data_i(entry_i),
+      .rd_en_i(exec_read_i), .rd_addr_i({exec_qpi_i, exec_slot_i}), .rd_data_o(exec_entry_o)
   );
   ctx_ram #(.T(rest_t), .Depth(NumQp)) i_rest (
       .clk_i, .wr_en_i(step_i && !step_last_i), .wr_addr_i(turn_qpi_i), .wr_data_i(rest_next),
@@ -99,15 +120,19 @@ module resp_table
 
   assign used_o        = in_q[look_qpi_i] - out_q[look_qpi_i];
   assign start_place_o = start_q[start_qpi_i];
-  assign has_o         = issue_q[turn_qpi_i] != start_q[turn_qpi_i] && !flush_q[turn_qpi_i];
-  assign flush_o       = flush_q[turn_qpi_i];
+  assign read_slot_o   = issue_q[read_qpi_i][SlotW-1:0];
+  assign has_o         = issue_q[turn_qpi_i] != start_q[turn_qpi_i] && !flush_o;
+  assign flush_o       = flush_q[turn_qpi_i] ||
+                         (stop_q[turn_qpi_i] && issue_q[turn_qpi_i] == stop_at_q[turn_qpi_i]);
+  assign gone_o        = flush_q | stop_q;
   assign place_o       = issue_q[turn_qpi_i];
   assign mid_o         = mid_q[turn_qpi_i];
   assign addr_o        = mid_o ? rest.addr : entry_o.addr;
   assign left_o        = mid_o ? rest.left : entry_o.len;
   assign psn_o         = mid_o ? rest.psn : entry_o.psn;
   assign rest_next     = '{psn: psn_o + 24'd1, left: left_o - 32'(step_len_i), addr: addr_o + 64'(step_len_i)};
-  assign drain_busy_o  = drain_i.valid && issue_q[drain_i.qpi] != start_q[drain_i.qpi] && !flush_q[drain_i.qpi];
+  assign drain_busy_o  = drain_i.valid && issue_q[drain_i.qpi] != start_q[drain_i.qpi] && !flush_q[drain_i.qpi] &&
+                         !(stop_q[drain_i.qpi] && issue_q[drain_i.qpi] == stop_at_q[drain_i.qpi]);
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -117,6 +142,8 @@ module resp_table
       out_q   <= '{default: '0};
       mid_q   <= '0;
       flush_q <= '0;
+      stop_q  <= '0;
+      stop_at_q <= '{default: '0};
     end else begin
       if (entry_valid_i) in_q[entry_qpi_i] <= in_q[entry_qpi_i] + place_t'(1);
       if (start_valid_i) start_q[start_qpi_i] <= start_q[start_qpi_i] + place_t'(1);
@@ -129,6 +156,10 @@ module resp_table
       if (amo_out_i) out_q[amo_out_qpi_i] <= out_q[amo_out_qpi_i] + place_t'(1);
       if (drop_i) flush_q[turn_qpi_i] <= 1'b1;
       if (flush_valid_i) flush_q[flush_qpi_i] <= 1'b1;
+      if (stop_valid_i) begin
+        stop_q[flush_qpi_i]    <= 1'b1;
+        stop_at_q[flush_qpi_i] <= stop_place_i;
+      end
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
         in_q[ctx_i.qpi]    <= '0;
         start_q[ctx_i.qpi] <= '0;
@@ -136,6 +167,7 @@ module resp_table
         out_q[ctx_i.qpi]   <= '0;
         mid_q[ctx_i.qpi]   <= 1'b0;
         flush_q[ctx_i.qpi] <= 1'b0;
+        stop_q[ctx_i.qpi]  <= 1'b0;
       end
     end
   end

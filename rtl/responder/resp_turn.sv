@@ -1,4 +1,4 @@
-// Gives QPs their turns to answer: one READ response packet, one atomic, one ACK or one NAK a turn, round robin over the
+// Gives QPs their turns to answer: one READ response packet, ATOMIC acknowledge, ACK or NAK a turn, round robin over the
 // QPs that have something to do. The key, right and range of a packet's bytes are checked in its turn. Responses of one QP
 // leave in PSN order: what goes another way than the response before it waits until that one is with the framer. A QP that
 // cannot go on sleeps until what it waits for moves.
@@ -25,10 +25,10 @@ module resp_turn
     input  logic         gather_out_i,
     /// its QP
     input  qp_t          gather_out_qpi_i,
-    /// an atomic left its unit
-    input  logic         unit_out_i,
+    /// an atomic was executed
+    input  logic         exec_out_i,
     /// its QP
-    input  qp_t          unit_out_qpi_i,
+    input  qp_t          exec_out_qpi_i,
     /// an answer is with the framer
     input  logic         answer_out_i,
     /// its QP
@@ -65,7 +65,11 @@ module resp_turn
     input  resp_answer_t nak_data_i,
     /// READ responses of it are in gather
     input  logic         in_gather_i,
-    /// atomics of it are in their unit, or answers on their way to the framer
+    /// its oldest entry, an atomic, is executed
+    input  logic         executed_i,
+    /// original value that it found
+    input  logic [63:0]  value_i,
+    /// answers of it are on their way to the framer
     input  logic         in_answer_i,
     /// a response is issued
     output logic         step_o,
@@ -96,13 +100,7 @@ module resp_turn
     /// room for it
     input  logic         job_room_i,
     /// READ response packet
-    output tx_job_t      job_o,
-    /// atomic
-    output logic         op_valid_o,
-    /// room for it
-    input  logic         op_room_i,
-    /// atomic
-    output amo_op_t      op_o
+    output tx_job_t      job_o
 );
   typedef enum logic [1:0] {
     StPick,
@@ -113,9 +111,9 @@ module resp_turn
 
   state_e           state_q;
   qp_t              qpi_q, pick;
-  logic [NumQp-1:0] awake_q, wait_job_q, wait_op_q, wait_answer_q;
+  logic [NumQp-1:0] awake_q, wait_job_q, wait_answer_q;
   logic             some, drain_q, draining;
-  logic             judge, act, atomic, nak_here, ack_here, idle, answers, tries, way_free, room, go, refused, last;
+  logic             judge, act, atomic, nak_here, ack_here, idle, answers, amo, tries, go, refused, last;
   logic             mr_ok, unused_mr_valid, unused_key_ok;
   logic [12:0]      mtu, len;
 
@@ -139,47 +137,42 @@ module resp_turn
   assign drop_o   = judge && draining && has_i;
   assign answers  = judge && !drop_o && idle && (nak_here || ack_here);
   assign tries    = judge && !drop_o && has_i && !nak_here && !(ack_here && idle);
-  assign way_free = atomic ? !in_gather_i : !in_answer_i;
-  assign room     = atomic ? op_room_i : job_room_i;
-  assign go       = tries && way_free && room;
+  assign amo      = tries && atomic && executed_i && !in_gather_i;
+  assign go       = tries && !atomic && !in_answer_i && job_room_i;
 
-  assign answer_valid_o = answers && answer_room_i;
+  assign answer_valid_o = (answers || amo) && answer_room_i;
   assign answer_o = '{
-      qpi: qpi_q, psn: nak_here ? nak_data_i.psn : ack_data_i.psn,
-      syndrome: nak_here ? nak_data_i.syndrome : ack_data_i.syndrome,
-      msn: nak_here ? nak_data_i.msn : ack_data_i.msn, atomic: 1'b0, value: '0
+      qpi: qpi_q, psn: amo ? entry_i.psn : nak_here ? nak_data_i.psn : ack_data_i.psn,
+      syndrome: amo ? SynAck : nak_here ? nak_data_i.syndrome : ack_data_i.syndrome,
+      msn: amo ? entry_i.msn : nak_here ? nak_data_i.msn : ack_data_i.msn, atomic: amo, value: amo ? value_i : '0
   };
   // what a reset drops takes the answers behind it along, those that come later too
   assign clear_nak_o = (answer_valid_o && nak_here) || (drop_o && !nak_here);
-  assign clear_ack_o = (answer_valid_o && !nak_here) || (go && ack_here) ||
+  assign clear_ack_o = (answer_valid_o && ack_here && !nak_here) || (go && ack_here) ||
                        (judge && ack_i && !ack_here && (drop_o || flush_i));
 
   assign mtu  = 13'd128 << entry_i.mtu;
   assign last = left_i <= 32'(mtu);
-  assign len  = atomic ? (amo_wide(entry_i.bth) ? 13'd8 : 13'd4) : (last ? left_i[12:0] : mtu);
+  assign len  = last ? left_i[12:0] : mtu;
   mr_check i_mr_check (
       .clk_i, .rst_ni, .ctx_i, .req_valid_i(go), .key_i(entry_i.rkey), .is_remote_i(1'b1),
-      .right_i(atomic ? RightRemAtom : RightRemRead), .va_i(addr_i), .len_i(32'(len)),
+      .right_i(RightRemRead), .va_i(addr_i), .len_i(32'(len)),
       .rsp_valid_o(unused_mr_valid), .key_ok_o(unused_key_ok), .ok_o(mr_ok)
   );
 
   // ------------------------------------------------------------------ act; a QP whose earlier response failed meanwhile stops
   assign act         = state_q == StAct && !flush_i;
   assign refused     = act && !mr_ok;
-  assign step_o      = act && mr_ok;
+  assign step_o      = (act && mr_ok) || (amo && answer_room_i);
   assign step_last_o = atomic || last;
   assign step_len_o  = len;
 
   assign due_valid_o = refused;
   assign due_o = '{
-      qpi: qpi_q, start: 1'b0, ack: 1'b1, fatal: 1'b1, flush: 1'b1, psn: psn_i, syndrome: SynNakAcc,
-      msn: entry_i.msn - 24'(atomic)
+      qpi: qpi_q, start: 1'b0, atomic: 1'b0, ack: 1'b1, fatal: 1'b1, flush: 1'b1, stop: 1'b0, place: '0, psn: psn_i,
+      syndrome: SynNakAcc, msn: entry_i.msn
   };
 
-  assign op_valid_o = step_o && atomic;
-  assign op_o = '{
-      qpi: qpi_q, psn: entry_i.psn, msn: entry_i.msn, bth: entry_i.bth, addr: entry_i.addr, amo: entry_i.amo
-  };
   assign job_valid_o = step_o && !atomic;
   always_comb begin
     job_o = '0;
@@ -195,7 +188,7 @@ module resp_turn
   end
 
   logic unused_bits;
-  assign unused_bits = ^entry_i.len;  // what is left of it comes beside it
+  assign unused_bits = ^entry_i;  // what is left of it comes beside it, operands are the execution's
 
   // ------------------------------------------------------------------ turns and sleepers
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -204,7 +197,6 @@ module resp_turn
       qpi_q         <= '0;
       awake_q       <= '0;
       wait_job_q    <= '0;
-      wait_op_q     <= '0;
       wait_answer_q <= '0;
       drain_q       <= 1'b0;
     end else begin
@@ -220,21 +212,18 @@ module resp_turn
         awake_q[pick] <= 1'b0;
       end
       if (job_room_i && wait_job_q != '0) wait_job_q <= '0;
-      if (op_room_i && wait_op_q != '0) wait_op_q <= '0;
       if (answer_room_i && wait_answer_q != '0) wait_answer_q <= '0;
-      if ((wait_job_q | wait_op_q | wait_answer_q) != '0) begin
-        awake_q <= awake_q | (job_room_i ? wait_job_q : '0) | (op_room_i ? wait_op_q : '0) |
-                   (answer_room_i ? wait_answer_q : '0);
+      if ((wait_job_q | wait_answer_q) != '0) begin
+        awake_q <= awake_q | (job_room_i ? wait_job_q : '0) | (answer_room_i ? wait_answer_q : '0);
         if (some) awake_q[pick] <= 1'b0;
       end
-      if (answers && !answer_room_i) wait_answer_q[qpi_q] <= 1'b1;
-      if (tries && way_free && !room && atomic) wait_op_q[qpi_q] <= 1'b1;
-      if (tries && way_free && !room && !atomic) wait_job_q[qpi_q] <= 1'b1;
+      if ((answers || amo) && !answer_room_i) wait_answer_q[qpi_q] <= 1'b1;
+      if (tries && !atomic && !in_answer_i && !job_room_i) wait_job_q[qpi_q] <= 1'b1;
       // there may be more to do
       if (drop_o || answer_valid_o || state_q == StAct) awake_q[qpi_q] <= 1'b1;
       if (in_valid_i) awake_q[in_qpi_i] <= 1'b1;
       if (gather_out_i) awake_q[gather_out_qpi_i] <= 1'b1;
-      if (unit_out_i) awake_q[unit_out_qpi_i] <= 1'b1;
+      if (exec_out_i) awake_q[exec_out_qpi_i] <= 1'b1;
       if (answer_out_i) awake_q[answer_out_qpi_i] <= 1'b1;
       if (drain_i.valid && !drain_q && drain_has_i) awake_q[drain_i.qpi] <= 1'b1;
     end

@@ -37,6 +37,10 @@ module responder
     input  qp_t              rsp_fail_qpi_i,
     /// QP whose table entries are asked for
     output qp_t              look_qpi_o,
+    /// QP of the packet that waits
+    output qp_t              amo_look_qpi_o,
+    /// it has an atomic that is not executed yet
+    input  logic             amo_look_i,
     /// its entries
     input  logic [4:0]       used_i,
     /// READ or atomic for the table of QP done_o.qpi
@@ -63,7 +67,7 @@ module responder
     output cnt_inc_t         cnt_o
 );
   // ------------------------------------------------------------------ P0: read context, state, expected response
-  logic        known, hazard, start;
+  logic        known, hazard, behind, start;
   logic [23:0] qpn_off;
   qp_t         qpi;
   resp_ctx_t   set_ctx, ctx;
@@ -85,7 +89,11 @@ module responder
   assign known   = qpn_off < 24'(NumQp);
   assign qpi     = qp_t'(qpn_off);
   assign hazard  = (p1_q && p1_qpi_q == qpi) || (p2_q && p2_qpi_q == qpi) || (p3_q && p3_qpi_q == qpi);
-  assign start   = hdr_valid_i && room_i && !hazard;
+  // inbound data of a QP becomes visible in PSN order: a WRITE waits for the atomics before it
+  assign amo_look_qpi_o = qpi;
+  assign behind  = amo_look_i && is_write(hdr_i.bth) && known && qp_rts_i[qpi] && !nak_q[qpi] && !dead_i[qpi] &&
+                   !(drain_i.valid && drain_i.qpi == qpi);
+  assign start   = hdr_valid_i && room_i && !hazard && !behind;
   assign hdr_ready_o = start;
 
   assign set_ctx = '{

@@ -95,7 +95,7 @@ module atomic_bench
     amo = '{
         compare_mask: compare_mask_i, swap_mask: swap_mask_i, compare: compare_i, swap_add: swap_add_i
     };
-    op         = '{qpi: qpi_i, psn: psn_i, msn: msn_i, bth: bth_i, addr: addr_i, amo: amo};
+    op         = '{qpi: qpi_i, place: '0, psn: psn_i, msn: msn_i, bth: bth_i, addr: addr_i, amo: amo};
     ctx        = '0;
     ctx.qp_set = qp_set_i;
     ctx.qpi    = set_qpi_i;
