@@ -12,7 +12,7 @@ from typing import Any
 
 from pymodel.nic import rules
 from pymodel.nic.exact_core import NEVER, Core, Part, strobes
-from pymodel.nic.judge_entries import READ, Execution, Request
+from pymodel.nic.judge_entries import READ, Execution, InboundWrite, Request
 from pymodel.nic.judge_records import Check
 from pymodel.nic.params import AsyncKind, Cnt
 
@@ -149,6 +149,17 @@ class Atomics(Part):
         if start < word + _WORD and word < start + count:
             self.find(Check.ATOMIC_LOCK, pe, f"inbound write to {start:#x}, {count} bytes",
                       f"after the atomic on {run.addr:#x}", "while it is under way")  # fmt: skip
+
+    def overtaken(self, pe: int, entry: InboundWrite, start: int, count: int) -> None:
+        """Inbound payload is written: after the atomics before it on its QP (nic.md 5, PSN order)."""
+        for request in self.s.r_reads.get(entry.gq, ()):
+            if request.number >= entry.cum:
+                break
+            if request.kind != READ and not self.may_be_over(pe, request):
+                self.find(Check.ATOMIC_OVERTAKEN, pe, f"inbound write to {start:#x}, {count} bytes",
+                          f"after the atomic on {request.va:#x} before it", "before its execution", entry.gq,
+                          psn=self.core.rq_psn(request.gq, request.number))  # fmt: skip
+                return
 
     def answered(self, pe: int, start: int, count: int) -> None:
         """An inbound burst has its response."""

@@ -213,6 +213,8 @@ class Memory(Part):
             # visible in PSN order per QP: only the first unfinished packet of a QP may be written
             if entry.gq not in seen and entry.va + entry.done == start and count <= entry.length - entry.done:
                 self._begin(entry, count, bursts)
+                if ident == AxiId.INBOUND:
+                    self.atomics.overtaken(pe, entry, start, count)
                 return
             seen.add(entry.gq)
         due = next((e for e in queue if e.done < e.length), None)

@@ -92,6 +92,7 @@ class Check(StrEnum):
     ATOMIC_WRITE = "atomic.write_without_read"
     ATOMIC_TWICE = "atomic.executed_twice"
     ATOMIC_LOCK = "atomic.lock"  # an inbound WRITE to the word at the same time
+    ATOMIC_OVERTAKEN = "atomic.overtaken"  # by an inbound WRITE behind it on its QP
     ATOMIC_OLD = "atomic.old_value"  # in the ATOMIC ACK
     ATOMIC_NOT_RUN = "atomic.not_executed"  # answered all the same
     ATOMIC_ACK_EARLY = "atomic.ack_before_write_response"
