@@ -452,7 +452,6 @@ PROGRAMS = [
     ("tests.nic.test_errors", "test_err_without_a_wqe"),
     ("tests.nic.test_errors", "test_cqe_write_bus_error"),
     ("tests.nic.test_sizes", "test_reads_among_writes"),
-    ("tests.nic.test_atomic_opcodes", "test_every_opcode"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0
