@@ -305,6 +305,29 @@ def test_an_atomic_is_judged_again_when_it_executes() -> None:
     assert bench.counters(1) == {"NAK_ACC_TX": 1} and bench.peer.counters[Cnt.ATOMIC] == 0
 
 
+def test_an_atomic_that_fails_behind_a_read() -> None:
+    """Executed before the READ is answered: the NAK waits for the answer, later requests are not executed."""
+    bench = Bench("lazy", {"mtus": (256,)})
+    got = bench.tap(0)
+    data, where = bench.fill(1, bench.dst, 600), bench.grow(1)
+    bench.post(ring=False, msg_opcode=2, msg_len=600)
+    bench.post(ring=False, msg_opcode=27, swap_add=1, raddr=where)
+    bench.post(ring=False, msg_opcode=27, swap_add=1)
+    bench.post(msg_len=100)
+    for kind in [StepKind.SEND] * 4 + [StepKind.REQUEST] * 3:
+        bench.nic.run((kind, bench.plan.qpn))
+    bench.peer.run((StepKind.ATOMIC, bench.peer_plan.qpn))
+    assert bench.state(1) is QpState.ERR and not any(s[0] is StepKind.RESPONSE for s in bench.peer.steps())
+    bench.work()
+    assert bench.codes() == [0, 0xA6, 0xFF, 0xFF]
+    assert (bench.backend.memory(0, bench.sink, 600) == data).all()
+    assert (bench.backend.memory(1, bench.dst, 600) == data).all()
+    assert [(p.bth, p.psn - bench.plan.sq_psn, p.msn) for p in got if p.bth != Bth.READ_MIDDLE] == [
+        (Bth.READ_FIRST, 0, 1), (Bth.READ_LAST, 2, 1), (Bth.ACK, 3, 1),
+    ]  # fmt: skip
+    assert bench.counters(1) == {"BUS_ATOMIC": 1, "NAK_OP_TX": 1, "DROP_QP": 1}
+
+
 def test_table_is_full() -> None:
     """One READ or atomic more than max_dest_rd_atomic: NAK 1 behind the answers of those before."""
     for most, op in ((1, 2), (2, 27), (3, 33)):
@@ -457,6 +480,21 @@ def test_data_responses_that_are_not_due_are_dropped() -> None:
     assert sink[8:] == (b"\x01" * 256 + b"\x03" * 44)[8:] and sink[:8] == (9).to_bytes(8, "little")
     bench.raw(0, 0x12, first + 4, syndrome=0x1F)
     assert bench.counters() == {"DROP_RESPONSE": len(wrong) + 3}
+
+
+def test_a_failed_read_takes_nothing_more() -> None:
+    """Nor does what stands behind it, while it waits for the WQEs before it."""
+    bench = _waiting(1, 2, 27, length=300)
+    first = bench.plan.sq_psn
+    before = bench.backend.memory(0, bench.sink, 4096).copy()
+    bench.raw(0, 0x10, first + 2, payload=bytes(256), syndrome=0x1F)
+    for bth, offset, size in ((0x0D, 2, 256), (0x0F, 3, 44), (0x12, 4, 0)):
+        bench.raw(0, bth, first + offset, payload=bytes(size), syndrome=0x1F)
+    bench.raw(0, Bth.ACK, first + 4, syndrome=0x1F)
+    assert bench.counters() == {"DROP_RESPONSE": 3} and bench.state() is QpState.RTS
+    bench.work()
+    assert bench.codes() == [0, 0xAA, 0xFF]
+    assert (bench.backend.memory(0, bench.sink, 4096) == before).all()
 
 
 def test_syndromes_of_data_responses() -> None:

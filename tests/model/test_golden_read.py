@@ -250,6 +250,8 @@ def test_fence_waits_for_reads_and_atomics_of_its_own_qp_only() -> None:
         if held:
             assert qp.waiting is not None and len(qp.reads) == 1
             bench.nic.run((StepKind.REQUEST, bench.plan.qpn))
+            if first == 27:
+                run_kind(bench, StepKind.ATOMIC, 1)
             run_kind(bench, StepKind.SERVE, 1)
             assert not any(s == (StepKind.SEND, bench.plan.qpn) for s in bench.nic.steps())
             run_kind(bench, StepKind.RESPONSE, 1)
@@ -371,6 +373,25 @@ def test_a_write_never_overtakes_an_atomic() -> None:
         assert bench.backend.memory(1, bench.dst, 8).view("<u8").tolist() == [102]
 
 
+def test_an_atomic_may_overtake_a_read_but_no_other_atomic() -> None:
+    """NIC page 5: its memory access may come before those of an earlier READ; answers keep order."""
+    seen = set()
+    for seed in range(60):
+        bench = Bench("random", {"mtus": (256,)}, seed=seed)
+        got = bench.tap(0)
+        bench.backend.store(1, bench.dst, (5).to_bytes(8, "little"))
+        bench.post(ring=False, msg_opcode=2, msg_len=8)
+        bench.post(ring=False, msg_opcode=27, swap_add=1, laddr=bench.sink + 8)
+        bench.post(msg_opcode=31, swap_add=50, swap_mask=(1 << 64) - 1, laddr=bench.sink + 16)
+        bench.work()
+        assert bench.codes() == [0] * 3
+        read, *atomics = bench.backend.memory(0, bench.sink, 24).view("<u8").tolist()
+        assert atomics == [5, 6]
+        assert [p.bth for p in got] == [Bth.READ_ONLY, Bth.ATOMIC_ACK, Bth.ATOMIC_ACK]
+        seen.add(read)
+    assert seen == {5, 6, 50}
+
+
 def test_atomics_and_reads_follow_writes_of_their_qp() -> None:
     """A READ or atomic sees every earlier WRITE of its QP."""
     for seed in range(30):
@@ -378,11 +399,11 @@ def test_atomics_and_reads_follow_writes_of_their_qp() -> None:
         data = bench.fill(0, bench.src, 3000, seed=seed)
         bench.post(ring=False, msg_len=3000)
         bench.post(ring=False, msg_opcode=2, msg_len=3000)
-        bench.post(msg_opcode=34, swap_add=1, laddr=bench.sink + 4096)
+        bench.post(msg_opcode=34, raddr=bench.dst + 2996, laddr=bench.sink + 4096)
         bench.work()
         assert bench.codes() == [0] * 3
         assert (bench.backend.memory(0, bench.sink, 3000) == data).all()
-        assert bench.backend.memory(0, bench.sink + 4096, 4).tobytes() == data[:4].tobytes()[::-1]
+        assert bench.backend.memory(0, bench.sink + 4096, 4).tobytes() == data[2996:].tobytes()[::-1]
 
 
 def test_responses_of_several_qps_interleave() -> None:

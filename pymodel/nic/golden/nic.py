@@ -31,9 +31,11 @@ class StepKind(IntEnum):
     """Deliver the oldest response that the QP sent."""
     REQUEST = 2
     """Deliver the oldest request packet that the QP sent."""
-    SERVE = 3
+    ATOMIC = 3
+    """Execute the oldest atomic that the QP holds as responder, whatever is to be answered before it."""
+    SERVE = 4
     """Make the next response of the oldest READ or atomic that the QP holds as responder."""
-    SEND = 4
+    SEND = 5
     """Fetch and send the next packet of the QP."""
 
 
@@ -81,7 +83,10 @@ class GoldenNic(Front, Requester, Responder, Completer):
             if self._requests[qpn]:
                 offered = True
                 yield StepKind.REQUEST, qpn
-            if qp is not None and qp.table:
+            if qp is not None and self._due_atomic(qp) is not None:
+                offered = True
+                yield StepKind.ATOMIC, qpn
+            if qp is not None and self._can_serve(qp):
                 offered = True
                 yield StepKind.SERVE, qpn
             if qp is not None and self._can_send(qp):
@@ -96,6 +101,8 @@ class GoldenNic(Front, Requester, Responder, Completer):
         if kind is StepKind.COMPLETE:
             self._complete(self._qps[qpn])
             return 2
+        if kind is StepKind.ATOMIC:
+            return self._run_atomic(self._qps[qpn])
         if kind is StepKind.SERVE:
             return self._serve(self._qps[qpn])
         if kind is StepKind.SEND:
@@ -127,7 +134,7 @@ class GoldenNic(Front, Requester, Responder, Completer):
     ) -> tuple[GoldenNic, int] | None:
         """The NIC and QPN whose WQEs a step moves forward."""
         kind, qpn = step
-        if kind is StepKind.SERVE:
+        if kind in (StepKind.ATOMIC, StepKind.SERVE):
             context = self._qps[qpn].context
             mac, peer_qpn = context.peer_mac, context.peer_qpn
         elif kind is StepKind.RESPONSE:

@@ -77,10 +77,10 @@ class Responder(Core):
         """A WRITE packet that passed its checks.
 
         It may overtake the memory reads of an earlier READ of its QP, but no earlier atomic: those are
-        executed first, and their answers wait for their turn.
+        executed first.
         """
-        for entry in list(qp.table):
-            if entry.bth != Bth.READ_REQUEST and entry.orig is None and not self._execute(qp, entry):
+        while (entry := self._due_atomic(qp)) is not None:
+            if not self._execute(qp, entry):
                 return
         at, length = qp.va + qp.received, len(packet.payload)
         if length:
@@ -117,20 +117,38 @@ class Responder(Core):
         self._wake(qp)
 
     # ------------------------------------------------------------------ the table
+    @staticmethod
+    def _due_atomic(qp: Qp) -> Entry | None:
+        """The oldest atomic of the QP that is not executed: those of one QP go in order."""
+        for entry in qp.table:
+            if entry.bth != Bth.READ_REQUEST and entry.orig is None:
+                return entry
+        return None
+
+    def _run_atomic(self, qp: Qp) -> int:
+        """Execute it; gives the cycles."""
+        entry = self._due_atomic(qp)
+        assert entry is not None, "a step that is on offer"
+        self._execute(qp, entry)
+        return 2
+
+    @staticmethod
+    def _can_serve(qp: Qp) -> bool:
+        """The oldest entry has a response to make."""
+        return bool(qp.table) and (qp.table[0].bth == Bth.READ_REQUEST or qp.table[0].orig is not None)
+
     def _serve(self, qp: Qp) -> int:
         """The next response of the oldest READ or atomic; gives the cycles."""
         entry = qp.table[0]
-        if entry.bth == Bth.READ_REQUEST:
-            packet = self._read_response(qp, entry)
-        else:
-            packet = self._atomic_ack(qp, entry)
+        read = entry.bth == Bth.READ_REQUEST
+        packet = self._read_response(qp, entry) if read else self._atomic_ack(qp, entry)
         if packet is None:
             return 2
         packet.msn = entry.msn
         entry.answered += 1
         if entry.answered == entry.psns:
             qp.table.popleft()
-            if entry.bth == Bth.READ_REQUEST:
+            if read:
                 self.on_executed(qp.qpn, entry.index)
         self._emit(qp, packet)
         self._release(qp)
@@ -153,9 +171,7 @@ class Responder(Core):
         packet.syndrome = Syndrome.ACK if packet.bth != Bth.READ_MIDDLE else 0
         return packet
 
-    def _atomic_ack(self, qp: Qp, entry: Entry) -> Packet | None:
-        if entry.orig is None and not self._execute(qp, entry):
-            return None
+    def _atomic_ack(self, qp: Qp, entry: Entry) -> Packet:
         packet = self._packet(qp, Bth.ATOMIC_ACK, entry.psn)
         packet.syndrome, packet.orig = Syndrome.ACK, entry.orig or 0
         return packet
@@ -190,7 +206,9 @@ class Responder(Core):
         qp.pending_nak = None
         if qp.pending_ack is not None and psn_ahead(qp.pending_ack.psn, entry.psn):
             qp.pending_ack = None
-        self._nak(qp, entry.psn + entry.answered, syndrome)
+        # an atomic that failed does not count; a READ did when it was accepted
+        msn = qp.msn if entry.bth == Bth.READ_REQUEST else entry.msn - 1
+        self._nak(qp, entry.psn + entry.answered, syndrome, msn)
 
     # ------------------------------------------------------------------ answers
     def _ack(self, qp: Qp, psn: int) -> None:
@@ -200,10 +218,10 @@ class Responder(Core):
         qp.pending_ack = packet
         self._release(qp)
 
-    def _nak(self, qp: Qp, psn: int, syndrome: Syndrome) -> None:
+    def _nak(self, qp: Qp, psn: int, syndrome: Syndrome, msn: int | None = None) -> None:
         """Answer with a NAK; all but NAK 0 end the QP."""
         packet = self._packet(qp, Bth.ACK, psn)
-        packet.syndrome, packet.msn = syndrome, qp.msn
+        packet.syndrome, packet.msn = syndrome, (qp.msn if msn is None else msn) & PSN_MASK
         qp.pending_nak = packet
         # it acknowledges what a waiting ACK would
         if qp.pending_ack is not None and not psn_ahead(qp.pending_ack.psn, packet.psn):
