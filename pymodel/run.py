@@ -20,6 +20,7 @@ from pymodel.generation import Generation
 from pymodel.host.config import FabricConfig
 from pymodel.host.table import Fabric
 from pymodel.model import SCHEDULES, ModelBackend, Schedule
+from pymodel.nic.rules import MAX_MESSAGE
 from pymodel.platform import Observer, PostInfo
 from pymodel.run_checks import CompletionCheck, CqeCheck
 from pymodel.runner import Backend, Core, Task
@@ -185,7 +186,9 @@ class _Tally(Observer):
 
     def posted(self, post: PostInfo, task: Task) -> None:
         self.count[post.opcode] += 1
-        self.bytes[post.opcode] += post.length
+        length = post.length & 0xFFFF_FFFF
+        # what is longer is refused
+        self.bytes[post.opcode] += length if length <= MAX_MESSAGE else 0
 
 
 class Run:
