@@ -50,6 +50,8 @@ class Core:
         self.doubt: set[int] = set()
         #: g -> (packet, code) of the NAK that a full table made due
         self.full: dict[int, tuple[int, int]] = {}
+        #: QPs whose responder sent a NAK that ends it: nothing leaves behind it
+        self.silent: set[int] = set()
         #: QPs of which a READ may have met its bus error
         self.failed: set[int] = set()
         #: READs whose QP failed: gathers that were under way; with the cycle until which they may come

@@ -196,6 +196,7 @@ class Host(Part):
             flags[g] = False
         for column in (s.q_bad, s.q_err_time, s.r_req, s.r_sent):
             column[g] = -1
+        self.core.silent.discard(g)
         self.core.drop_requests(g, list(s.r_reads.get(g, ())))
         for due in (s.r_nak, s.r_nak_before, s.r_dup, self.core.early, s.q_reads):
             due.pop(g, None)

@@ -169,7 +169,8 @@ class Receive(Part):
             return
         if ahead < 0:
             self.count(pe, Cnt.DUPLICATE)
-            if got.opcode in _WRITES:
+            # one of a READ or atomic gets no answer as long as nothing is retransmitted
+            if got.opcode != frames.READ_REQUEST and got.opcode not in frames.OPERANDS:
                 s.r_dup.setdefault(g, deque(maxlen=DUPLICATES)).append(number - 1)
             return
         # duplicates and packets from ahead have counters of their own, and only those (nic.md 7)

@@ -28,6 +28,11 @@ class Respond(Part):
         """A response packet left the NIC."""
         self.count(pe, Cnt.TX_RESPONSE)
         opcode = frame[42]
+        if g in self.core.silent:
+            psn = int.from_bytes(frame[51:54], "big")
+            self.find(Check.TX_UNEXPECTED, pe, "response packet", "none behind a NAK that ends the QP",
+                      f"opcode {opcode:#04x}", g, psn=psn)  # fmt: skip
+            return
         if opcode == frames.ACK:
             self._acknowledge(pe, g, frame)
             return
@@ -225,7 +230,9 @@ class Respond(Part):
         before.discard(n)
         self.count(pe, _NAK_TX[code])
         low = high = self._msn_at(g, n - 1)
-        if head is not None and code:
+        if head is not None and head.kind != READ and code == 3:
+            low = high = head.msn - 1
+        elif head is not None and code:
             low, high = head.msn - (head.kind != READ), int(s.r_msn[g])
         elif code == 3:
             # a bus error comes back when the request, and others after it, may have been counted
@@ -237,7 +244,9 @@ class Respond(Part):
             if not ours:
                 s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
                 self.core.to_err(g, self.core.time)
-            # what is behind it belongs to WQEs that flush: it may be served or not (nic.md 6)
+            # what is behind it belongs to WQEs that flush: it may be executed or not (nic.md 6), but is not
+            # answered
+            self.core.silent.add(g)
             for request in s.r_reads.get(g, ()):
                 request.optional = True
             if s.q_err_time[g] == NEVER:

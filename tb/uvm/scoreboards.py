@@ -95,7 +95,7 @@ class DoorbellScoreboard(JudgeScoreboard):
 
 
 class AtomicScoreboard(JudgeScoreboard):
-    """Original value, final value, executed exactly once. No check has this part before atomics exist."""
+    """Original and new value, executed exactly once, one at a time and under the lock."""
 
     part = "atomic"
 

@@ -203,12 +203,17 @@ class Sim(Requester):
         self.at(self.lat(), lambda: self.serve(qp))
 
     def serve(self, qp: Qp) -> None:
-        """The oldest request of the table begins when the WRITEs before it have their responses."""
-        if not qp.table or qp.table[0].begun or any(u < qp.table[0].number for u in qp.unlanded):
+        """The oldest request of the table begins when the WRITEs before it have their responses.
+
+        Atomics execute whatever is unanswered before them; the answer waits for its turn.
+        """
+        self.unit(qp.pe)
+        if not qp.table:
             return
         held = qp.table[0]
-        if held.op != "read":
-            self.unit(qp.pe)
+        if held.old >= 0:
+            self.answer(qp, held)
+        if held.op != "read" or held.begun or any(u < held.number for u in qp.unlanded):
             return
         held.begun = True
         self.at(1, lambda: self.begin(qp, held))
@@ -231,7 +236,7 @@ class Sim(Requester):
         if held not in qp.table:
             return
         if bad:
-            qp.table.clear()
+            qp.table.remove(held)
             self.nak(qp, held.number + k, 0x63)
             return
         opcode = read_opcode(k, held.packets)
@@ -256,11 +261,14 @@ class Sim(Requester):
         self.try_ack(qp)
         self.serve(qp)
 
-    def nak(self, qp: Qp, number: int, syndrome: int) -> None:
+    def nak(self, qp: Qp, number: int, syndrome: int, msn: int = -1) -> None:
         """A NAK becomes due; the QP goes to ERR."""
         if qp.state == "ERR":
             return
-        qp.pending_ack = number, syndrome, qp.msn
+        qp.pending_ack = number, syndrome, qp.msn if msn < 0 else msn
+        # nothing behind it is answered
+        qp.table = deque(h for h in qp.table if h.number < number)
+        self.pump(qp.pe)
         self.asyncs[qp.pe].append((AsyncKind.QP_ERR, qp.qpn))
         qp.state = "ERR"
         qp.stopped = True
@@ -289,10 +297,15 @@ class Sim(Requester):
         self.scattering[pe] = True
         self.at(self.rng.randrange(1, 4), lambda: self.scatter_one(pe))
 
+    def waits(self, b: Burst) -> bool:
+        """A WRITE keeps behind the atomics of its QP before it."""
+        return any(h.op != "read" and h.old < 0 and h.number < b.number for h in b.qp.table)
+
     def scatter_one(self, pe: int) -> None:
         """Write a burst, then its response."""
         b, word = self.scatter[pe][0], self.lock[pe]
-        if word is not None and b.addr < word + 8 and word < b.addr + len(b.data):
+        locked = word is not None and b.addr < word + 8 and word < b.addr + len(b.data)
+        if locked or self.waits(b):
             self.scattering[pe] = False
             return
         self.scatter[pe].popleft()
@@ -327,15 +340,14 @@ class Sim(Requester):
         """One of the atomics that are the oldest of their table, with all WRITEs before them in memory."""
         if self.unit_busy[pe]:
             return
-        ready = [
-            q for q in self.qps
-            if q.pe == pe and q.table and q.table[0].op != "read" and not q.table[0].begun
-            and not any(u < q.table[0].number for u in q.unlanded)
-        ]  # fmt: skip
+        ready = []
+        for q in self.qps:
+            first = next((h for h in q.table if h.op != "read" and h.old < 0), None) if q.pe == pe else None
+            if first is not None and not first.begun and not any(u < first.number for u in q.unlanded):
+                ready.append((q, first))
         if not ready:
             return
-        qp = self.rng.choice(ready)
-        held = qp.table[0]
+        qp, held = self.rng.choice(ready)
         held.begun = self.unit_busy[pe] = True
         self.lock[pe] = held.va & ~7
         begun = self.bursts_begun[pe]
@@ -355,13 +367,13 @@ class Sim(Requester):
             if bad:
                 self.count(pe, Cnt.BUS_ATOMIC)
                 self.unlock(pe)
-                qp.table.clear()
-                self.nak(qp, held.number, 0x63)
+                qp.table.remove(held)
+                self.nak(qp, held.number, 0x63, held.msn - 1)
                 return
             old = int.from_bytes(self.memory[pe].view(held.va, held.length).tobytes(), "little")
             new = new_value(held.op, old, held.operands)
             if new is None:
-                self.answer(qp, held, old)
+                self.executed(qp, held, old)
             else:
                 self.at(self.lat(), lambda: self.write_word(qp, held, old, new))
 
@@ -380,7 +392,7 @@ class Sim(Requester):
 
         def over() -> None:
             self.emit(Kind.AXI_B, pe, id=2)
-            self.answer(qp, held, old)
+            self.executed(qp, held, old)
 
         self.at(self.lat(), commit)
 
@@ -391,11 +403,18 @@ class Sim(Requester):
         self.pump(pe)
         self.at(1, lambda: self.unit(pe))
 
-    def answer(self, qp: Qp, held: Held, old: int) -> None:
-        """ATOMIC ACK."""
+    def executed(self, qp: Qp, held: Held, old: int) -> None:
+        """An atomic is over: its answer leaves when it is the oldest of its table."""
+        held.old = old
         self.unlock(qp.pe)
+        self.serve(qp)
+
+    def answer(self, qp: Qp, held: Held) -> None:
+        """ATOMIC ACK."""
+        if held not in qp.table:
+            return
         self.count(qp.pe, Cnt.ATOMIC)
-        ext = struct.pack(">IQ", 0x1F << 24 | held.msn, old)
+        ext = struct.pack(">IQ", 0x1F << 24 | held.msn, held.old)
         psn = (qp.ctx.rq_psn + held.number) & 0xFFFFFF
         self.ack_before(qp, held)
         self.transmit(qp, self.frame(qp, 0x12, psn, False, ext, b""), self.now + self.lat())

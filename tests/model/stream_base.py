@@ -148,6 +148,7 @@ class Held:
     msn: int
     operands: tuple[int, int, int, int] = (0, 0, 0, 0)
     begun: bool = False
+    old: int = -1  # atomics: original value, once executed
 
 
 class Cq:

@@ -20,7 +20,7 @@ from pymodel.nic.judge_exact import Exact
 from pymodel.nic.judge_state import State
 from pymodel.nic.params import Cnt, Csr, Params
 from tests.model.judge_mutants import Case, Mutant, end, run, run_mutant, simulate
-from tests.model.judge_stream import ATOMIC_NAMES, OPS, Knobs, Sim
+from tests.model.judge_stream import ATOMIC_NAMES, OPS, Burst, Knobs, Sim
 from tests.model.stream_base import Qp, Wqe
 from tests.model.test_judge import CASES as WRITE_CASES
 
@@ -31,14 +31,14 @@ STREAMS: dict[str, dict[str, object]] = {
     # every WQE of its own place; segments of READs
     "mix": {"ops": MIX, "sizes": (40, 6000), "mtus": (1, 2), "words": 4, "wqes": 30},
     # many packets of every kind
-    "headers": {"ops": MIX, "sizes": (40, 2000), "mtus": (1, 2), "words": 4, "wqes": 90},
+    "headers": {"ops": MIX, "sizes": (40, 2000), "mtus": (1, 2), "words": 4, "wqes": 130},
     # WRITE, then READ of the same bytes
     "same": {"ops": ("write", "read"), "sizes": (40, 900), "same_place": 0.9, "wqes": 60},
     # one QP, one atomic at a time
     "single": {"ops": ATOMIC_NAMES, "qps": 1, "one_way": True, "max_rd": 1, "words": 3, "wqes": 60},
     # atomics and WRITEs on one word
     "word": {"ops": (*ATOMIC_NAMES, "write"), "words": 1, "word_writes": 1.0, "wqes": 60},
-    "events": {"ops": MIX, "arm": 0.4, "latency": 10},
+    "events": {"ops": MIX, "arm": 0.4, "latency": 10, "wqes": 80},
     "ignore": {"ops": MIX, "ignore": True, "cq_depth": 16},
 }
 
@@ -53,8 +53,8 @@ def stream(name: str) -> Sim:
 
 
 def is_op(op: int) -> Callable[[np.ndarray], bool]:
-    """Frames with a BTH opcode; READ response Only: whose payload needs pad."""
-    return lambda f: bool(f[42] == op and (f[43] >> 4 & 3 or op != 0x10))
+    """Frames with a BTH opcode."""
+    return lambda f: bool(f[42] == op)
 
 
 def flip(at: int, bits: int, op: int) -> Callable[[Mutant], None]:
@@ -149,7 +149,7 @@ def _atomic_icrc(m: Mutant) -> None:
 
 
 def _read_pad(m: Mutant) -> None:
-    i = m.packet(is_op(0x10))
+    i = next(i for i in m.rows(Kind.TXPKT) if m.frame(i)[42] in (0x0F, 0x10) and m.frame(i)[43] >> 4 & 3)
     m.frame(i)[-5] = 7
     m.icrc(i)
 
@@ -549,10 +549,13 @@ def _event_lost(m: Mutant) -> None:
 
 
 def _event_too_many(m: Mutant) -> None:
-    i = m.middle(np.array([i for i in m.rows(Kind.MMIO_R) if m.rec["addr"][i] == Csr.CQ_EVENT]))
-    pe = int(m.rec["pe"][i])
-    wrong = next(c for c in m.sim.cqs if c.pe == pe and not int(m.rec["data"][i]) >> c.cqn & 1)
-    m.rec["data"][i] |= np.uint64(1 << wrong.cqn)
+    for i in [i for i in m.rows(Kind.MMIO_R)[::-1] if m.rec["addr"][i] == Csr.CQ_EVENT]:
+        for cq in [c for c in m.sim.cqs if c.pe == m.rec["pe"][i]]:
+            if not int(m.rec["data"][i]) >> cq.cqn & 1:
+                m.rec["data"][i] |= np.uint64(1 << cq.cqn)
+                if run_mutant(m, True).counts:
+                    return
+    raise AssertionError
 
 
 def _event_not_shown(m: Mutant) -> None:
@@ -716,7 +719,7 @@ def test_planted_fault(name: str, case: Case) -> None:
 
 
 class Lawless(Sim):
-    """A requester that does not know one rule: "fence", "limit", "flight"."""
+    """A NIC that does not know one rule: "fence", "limit", "flight", "order" (of WRITEs and atomics)."""
 
     def __init__(self, knobs: Knobs, rule: str) -> None:
         super().__init__(knobs)
@@ -730,6 +733,10 @@ class Lawless(Sim):
             return False
         return w.op == "write" or self.rule == "limit" or len(qp.reads) < qp.ctx.max_rd_atomic
 
+    def waits(self, b: Burst) -> bool:
+        """Whether a WRITE keeps behind the atomics of its QP."""
+        return self.rule != "order" and super().waits(b)
+
 
 @pytest.mark.parametrize(
     ("rule", "check", "changes"),
@@ -737,6 +744,7 @@ class Lawless(Sim):
         ("fence", C.TX_FENCE, {"ops": MIX, "fence": 0.3}),
         ("limit", C.TX_RD_LIMIT, {"ops": MIX, "max_rd": 2}),
         ("limit", C.TX_RD_LIMIT, {"ops": ("fa64",), "max_rd": 1, "latency": 100}),
+        ("order", C.ATOMIC_OVERTAKEN, {"ops": ("write", "fa64", "mcas32"), "latency": 100}),
         ("flight", C.TX_IN_FLIGHT, {"ops": MIX, "depth": 64, "cq_depth": 64, "latency": 200, "wqes": 60}),
         (
             "flight",
@@ -761,17 +769,44 @@ def test_window_left(ops: tuple[str, ...]) -> None:
     assert set(end(judge, sim).counts) == {C.TX_WINDOW}
 
 
+#: fault and how far its NAK's count is made wrong
+ENDS = [
+    ("read:target", 30), ("fa64:target", 1), ("mfa32:misaligned", 1), ("read:rkey", 1), ("write:target", 30),
+]  # fmt: skip
+
+
+def ended(fault: str) -> tuple[Mutant, int]:
+    """A stream in which a WQE ends in a NAK, and the NAK."""
+    m = Mutant(simulate(one_way=True, qps=1, ops=MIX, faults={(0, 1, 12): fault}))
+    assert not run_mutant(m, True).findings
+    return m, next(i for i in m.rows(Kind.TXPKT) if m.frame(i)[42] == 0x11 and m.frame(i)[54] > 0x60)
+
+
+@pytest.mark.parametrize(("fault", "wrong"), ENDS)
+def test_answer_behind_a_nak(fault: str, wrong: int) -> None:
+    """A NAK that ends a QP is the last thing that its responder says."""
+    m, nak = ended(fault)
+    m.rec = np.append(m.rec, m.rec[nak : nak + 1])
+    assert C.TX_UNEXPECTED in run_mutant(m, True).counts
+
+
+@pytest.mark.parametrize(("fault", "wrong"), ENDS)
+def test_nak_with_a_wrong_count(fault: str, wrong: int) -> None:
+    """The MSN of a NAK, for each way in which a request ends in one."""
+    m, nak = ended(fault)
+    f = m.frame(nak)
+    msn = int.from_bytes(f[55:58].tobytes(), "big") - wrong
+    f[55:58] = np.frombuffer((msn & 0xFFFFFF).to_bytes(3, "big"), np.uint8)
+    m.icrc(nak)
+    assert set(run_mutant(m, True).counts) == {C.ACK_MSN}
+
+
 def test_every_check_has_a_planted_fault() -> None:
     """No check without a fault that turns it red, here or among the WRITEs."""
     elsewhere = {
-        C.ASYNC,
-        C.NAK_MISSING,
-        C.DB_AMBIGUOUS,
-        C.TX_FENCE,
-        C.TX_RD_LIMIT,
-        C.TX_IN_FLIGHT,
-        C.TX_WINDOW,
-    }
+        C.ASYNC, C.NAK_MISSING, C.DB_AMBIGUOUS, C.TX_FENCE, C.TX_RD_LIMIT, C.TX_IN_FLIGHT, C.TX_WINDOW,
+        C.ATOMIC_OVERTAKEN,
+    }  # fmt: skip
     red = set().union(*(c.red for c in WRITE_CASES), *(c.red for _, c in CASES))
     assert red | elsewhere == set(Check)
 
