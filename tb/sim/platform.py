@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pymodel.device.pe import DeviceOptions
 from pymodel.host.table import Fabric
 from pymodel.nic.judge import Finding, Judge, PeConfig
-from pymodel.nic.params import CMD_STATUS, Cnt, Csr
+from pymodel.nic.params import CMD_STATUS, AxiId, Cnt, Csr
 from pymodel.platform import Bytes, Observer
 from pymodel.run import Main, Run, RunResult
 from tb.sim.lib import SimLib
@@ -83,9 +83,16 @@ class RtlBackend:
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did, in figures; ``mismatches`` counts findings of the judge, leaks and hangs included."""
+    """What a run did, in figures; ``mismatches`` counts findings of the judge, leaks and hangs included.
+
+    ``bytes``: payload written by WRITEs and READs. ``reads`` and ``atomics_checked``: executed by responders,
+    each judged in every byte and value. ``errors_provoked``: error CQEs that the programs had announced.
+    """
 
     wqes: int = 0
+    reads: int = 0
+    atomics_checked: int = 0
+    errors_provoked: int = 0
     packets: int = 0
     bytes: int = 0
     cqes: int = 0
@@ -226,7 +233,9 @@ class Rig:
         self.summary.cycles = cycles
         self.summary.cycles_per_second = round(cycles / (time.monotonic() - self._start[2]))
         self.summary.wakeups_per_1000_cycles = round((lib.wakeups - self._start[1]) * 1000 / cycles, 3)
-        return run.result()
+        result = run.result()
+        self.summary.errors_provoked += result.errors_provoked
+        return result
 
     def drain(self) -> npt.NDArray[np.void]:
         """Take what the monitors have, hand it to the judge and the sinks; gives the records."""
@@ -242,8 +251,9 @@ class Rig:
         summary.packets += int(np.count_nonzero(kind == Kind.TXPKT))
         writes = np.flatnonzero(kind == Kind.AXI_W)
         ident = records["id"][writes]
-        summary.cqes += int(np.count_nonzero(ident == 4))
-        summary.bytes += int(records["aux1"][writes[ident == 3]].sum())
+        summary.cqes += int(np.count_nonzero(ident == AxiId.CQE))
+        payload = (ident == AxiId.INBOUND) | (ident == AxiId.RESULT)
+        summary.bytes += int(records["aux1"][writes[payload]].sum())
         return records
 
     def _show(self) -> None:
@@ -295,6 +305,8 @@ class Rig:
         totals = [await self.counters(pe) for pe in range(n_pes)]
         self.drain()
         self.summary.wqes = sum(values[Cnt.WQE] for values in totals)
+        self.summary.reads = sum(values[Cnt.READ] for values in totals)
+        self.summary.atomics_checked = sum(values[Cnt.ATOMIC] for values in totals)
         if self.judge is None:
             return []
         for pe in range(n_pes):

@@ -20,7 +20,7 @@ from tb.sim import build, run
 
 ROOT = build.ROOT
 PROGRAMS = ROOT / "programs"
-DEFAULT_PROGRAM = "mixed_write"
+DEFAULT_PROGRAM = "mixed"
 #: seconds between two lines of progress where the output is no terminal
 _LINE_EVERY = 5.0
 #: where a run says in one line what its capture holds
