@@ -151,10 +151,11 @@ class WriteTraffic(uvm_sequence):
         lib = self.env.rig.lib
         left = dict.fromkeys(self.drivers, self.wqes)
         slot = self.sizes[1] + 63 & ~63
-        base, places = 1 << 20, {}
+        base, places = 1 << 20, {}  # rings differ in depth
         for qp in self.drivers:
             # sources behind the sync area of the own heap, targets behind the sources at the peer's
-            places[qp] = base + len(places) * 2 * slot * qp.plan.sq_depth
+            places[qp] = base
+            base += 2 * slot * qp.plan.sq_depth
         while any(left.values()) or any(q.head != q.tail for q in self.drivers):
             for qp in self.drivers:
                 count = min(qp.room, left[qp], self.rng.randint(1, self.burst))
