@@ -266,6 +266,9 @@ FAULTS = [
         "assign m_axi_arsize  = «ar.req.size»;",
         "SizeBeat",
     ),
+    Fault(
+        "lock-ignored", "memory/scatter.sv", "assign locked   = «lock_valid_i» && !cmd.move.result", "1'b0"
+    ),
     Fault("result-under-inbound-id", "memory/scatter.sv", "= «cmd.move.result» ? IdResult", "1'b0"),
     Fault(
         "empty-response-not-counted-out",
@@ -387,6 +390,18 @@ FAULTS = [
         "1'b0",
     ),
     Fault(
+        "atomic-ignores-earlier-writes",
+        "atomic/atomic_unit.sv",
+        "assign rd_req_valid_o = state_q == StDrain && «ahead == '0»;",
+        "1'b1",
+    ),
+    Fault(
+        "atomic-answered-before-its-write",
+        "atomic/atomic_unit.sv",
+        "StResponse: if («b_valid_i») begin",
+        "1'b1",
+    ),
+    Fault(
         "atomic-upper-word",
         "atomic/atomic_unit.sv",
         "64'(«op_q.addr[2]» ? word[63:32] : word[31:0]);",
@@ -452,6 +467,7 @@ PROGRAMS = [
     ("tests.nic.test_errors", "test_err_without_a_wqe"),
     ("tests.nic.test_errors", "test_cqe_write_bus_error"),
     ("tests.nic.test_sizes", "test_reads_among_writes"),
+    ("tests.nic.test_contended_atomics", "test_one_serial_order"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0
