@@ -88,7 +88,11 @@ async def on_rtl(dut: Any, config: FabricConfig, main: Main, options: DeviceOpti
 
 
 async def equal(
-    dut: Any, config: FabricConfig, program: Callable[[], Main], options: DeviceOptions | None = None, **knobs: int
+    dut: Any,
+    config: FabricConfig,
+    program: Callable[[], Main],
+    options: DeviceOptions | None = None,
+    **knobs: int,
 ) -> Outcome:
     """Run the program on the RTL and under each schedule of the model, compare; gives the RTL's outcome.
 

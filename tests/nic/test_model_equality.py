@@ -34,7 +34,8 @@ from tests.nic.equal import Outcome, equal
 PES = 2
 TYPES = (np.int32, np.uint32, np.int64, np.uint64)
 STALLS = {
-    "mem_latency": 40, "mem_latency_jitter": 200, "mem_ooo": 20000, "commit_delay": 100, "link_stall_rx": 2000,
+    "mem_latency": 40, "mem_latency_jitter": 200, "mem_ooo": 20000, "commit_delay": 100,
+    "link_stall_rx": 2000,
 }  # fmt: skip
 
 

@@ -26,7 +26,8 @@ PES = [2, 4]
 ROUNDS = 16
 SIZE = 700
 STALLS = {
-    "mem_latency": 40, "mem_latency_jitter": 300, "mem_ooo": 20000, "commit_delay": 200, "link_stall_rx": 4000,
+    "mem_latency": 40, "mem_latency_jitter": 300, "mem_ooo": 20000, "commit_delay": 200,
+    "link_stall_rx": 4000,
 }  # fmt: skip
 
 
@@ -54,13 +55,13 @@ def program() -> Any:
             come[number] = come.get(number, 0) + 1
             await pe.barrier_all()
             assert come[number] == n, f"{pe} left barrier {number} early"
-            assert pe.memory(landing[0], SIZE).tobytes() == block("put", left, number), f"put, round {number}"
+            assert pe.memory(landing[0], SIZE).tobytes() == block("put", left, number), f"put {number}"
             await pe.store(mine[1], block("flag", pe.rank, number))
             await pe.put_nbi(landing[1], mine[1], SIZE, right)
             # on the same QP: the flag stays behind its data
             await pe.signal_set(signal, (pe.rank << 16) + number + 1, right)
             await pe.wait_value(signal, (left << 16) + number + 1, peer=left)
-            assert pe.memory(landing[1], SIZE).tobytes() == block("flag", left, number), f"flag, round {number}"
+            assert pe.memory(landing[1], SIZE).tobytes() == block("flag", left, number), f"flag {number}"
             if number % 3 == 0:
                 await pe.barrier(team)
             # nobody overwrites what another still looks at
