@@ -94,9 +94,16 @@ class Events(Part):
         now, before, since = self._mask[pe]
         mask = now | before if self.core.time - since <= _NEAR else now
         rings = bool(mask & 1) and any(s.c_event[c] for c in self._cqs(pe))
-        rings |= bool(mask & 6) and bool(s.asyncs[pe] or self.core.doubt)
+        rings |= bool(mask & 6) and bool(s.asyncs[pe] or self._undecided(pe))
         if self._level[pe] and not rings:
             self.find(Check.CQ_EVENT, pe, "event output", "low: nothing is pending and enabled", "high")
+
+    def _undecided(self, pe: int) -> bool:
+        """Whether an asynchronous event may be there that only later records tell of."""
+        s = self.s
+        waits = (s.c_pe == pe) & (s.c_since >= 0) & (self.core.time - s.c_since > s.cq_wait[pe])
+        contested = any(e.contested for g, q in s.r_reads.items() if s.q_pe[g] == pe for e in q)
+        return bool(self.core.doubt) or contested or bool(waits.any())
 
     def finish(self) -> None:
         """The end of the test: events that the output does not show."""
