@@ -15,6 +15,7 @@ Timing: only in that operations of different issuers do mix. Not proved: errors 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import cocotb
 
@@ -33,9 +34,9 @@ PES = [2, 4]
 SIZES = {2: (4, 40, (2, 5)), 4: (2, 14, (1, 4))}
 
 
-def places(n_pes: int, qps: int) -> list[tuple[int, int, int]]:
+def places(n_pes: int, qps: int, hosts: int) -> list[tuple[int, int, int]]:
     """(PE, host of the word, QP) of everybody."""
-    return [(pe, host, qp) for host in range(n_pes) for pe in range(n_pes) for qp in range(qps) if pe != host]
+    return [(pe, host, qp) for host in range(hosts) for pe in range(n_pes) for qp in range(qps) if pe != host]
 
 
 def check_tally(tally: Tally, executed: int) -> None:
@@ -51,19 +52,24 @@ def check_tally(tally: Tally, executed: int) -> None:
     assert executed == sum(count for kind, count in tally.kinds.items() if kind[0].isupper())
 
 
-@cocotb.test()
-async def test_one_serial_order(dut) -> None:
-    """Rounds of everything mixed."""
+async def one_serial_order(dut: Any, qps: int, number: int, count: tuple[int, int], hosts: int) -> None:
+    """``number`` rounds; ``qps`` QPs of each PE do ``count`` operations each on each of ``hosts`` words."""
     n_pes = SimLib(dut).n_pes
-    qps, number, count = SIZES[n_pes]
     rig = Rig(dut, fabric(n_pes, qps, cocotb.RANDOM_SEED))
     await rig.start()
-    issuers = [Issuer(rig, *place) for place in places(n_pes, qps)]
+    issuers = [Issuer(rig, *place) for place in places(n_pes, qps, hosts)]
     tally = await rounds(rig, issuers, number, count, random.Random(cocotb.RANDOM_SEED), 100_000)
     executed = sum([await Console(rig, pe).counter(Cnt.ATOMIC) for pe in range(n_pes)])
     cocotb.log.info("%s", tally)
     check_tally(tally, executed)
     await rig.check()
+
+
+@cocotb.test()
+async def test_one_serial_order(dut) -> None:
+    """Rounds of everything mixed, a word on each PE."""
+    n_pes = SimLib(dut).n_pes
+    await one_serial_order(dut, *SIZES[n_pes], n_pes)
 
 
 class Adder:
@@ -101,15 +107,13 @@ class Adder:
                 await self.qp.post(item)
 
 
-@cocotb.test()
-async def test_fetch_adds(dut) -> None:
-    """Nothing but fetch_add of 1: no update is lost, no value is seen twice."""
+async def fetch_adds(dut: Any, qps: int, count: int, hosts: int) -> None:
+    """``count`` of each QP; no update is lost, no value is seen twice."""
     n_pes, start = SimLib(dut).n_pes, ONES - 5
-    qps, count = {2: (4, 150), 4: (2, 60)}[n_pes]
     rig = Rig(dut, fabric(n_pes, qps, cocotb.RANDOM_SEED))
     await rig.start()
     shake(rig, random.Random(cocotb.RANDOM_SEED))
-    adders = [Adder(rig, *place) for place in places(n_pes, qps)]
+    adders = [Adder(rig, *place) for place in places(n_pes, qps, hosts)]
     # over the wrap of the word
     for pe in rig.fabric.pes:
         rig.lib.store(pe.rank, pe.heap_base + TARGET, start.to_bytes(8, "little"))
@@ -120,7 +124,7 @@ async def test_fetch_adds(dut) -> None:
             await pe.join(task)
 
     result = await rig.run(main, sanitize=False)
-    for pe in rig.fabric.pes:
+    for pe in rig.fabric.pes[:hosts]:
         ops = [op for adder in adders if adder.host == pe.rank for op in adder.ops]
         assert len(ops) == count * qps * (n_pes - 1)
         word = rig.lib.memory(pe.rank, pe.heap_base + TARGET, 8).tobytes()
@@ -130,3 +134,10 @@ async def test_fetch_adds(dut) -> None:
         verdict = serial_order(ops, start, final, 0)
         assert verdict.order is not None, verdict.reason
     await rig.check(result)
+
+
+@cocotb.test()
+async def test_fetch_adds(dut) -> None:
+    """Nothing but fetch_add of 1, a word on each PE."""
+    n_pes = SimLib(dut).n_pes
+    await fetch_adds(dut, *{2: (4, 150), 4: (2, 60)}[n_pes], n_pes)
