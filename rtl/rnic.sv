@@ -2,7 +2,12 @@
 // (gather, framing, link, receive, scatter, memory port). Ports: spec/nic.md 1. Nothing above this module is hardware.
 module rnic
   import rnic_pkg::*;
-(
+#(
+    /// operands of the unmasked atomics (opcodes 26 and 27) are little-endian
+    parameter bit AmoPlainLittle = 1'b0,
+    /// masked atomics carry their remote length shifted left by one
+    parameter bit AmoShiftedLen = 1'b0
+) (
     /// clock, 2 ns by default
     input  logic              clk_i,
     /// reset, active low, asynchronous assert, synchronous release
@@ -196,7 +201,7 @@ module rnic
       .event_o
   );
 
-  requester i_requester (
+  requester #(.AmoPlainLittle(AmoPlainLittle), .AmoShiftedLen(AmoShiftedLen)) i_requester (
       .clk_i, .rst_ni,
       .ctx_i(ctx), .qp_rts_i(qp_rts), .qp_err_i(qp_err),
       .drain_i(drain), .drain_busy_o(drain_busy_req),
