@@ -238,11 +238,17 @@ class Atomics(Part):
                   f"{len(runs)} for {len({id(e) for one in runs for e in one.of})} requests", first.gq,
                   psn=self.core.rq_psn(first.gq, first.number))  # fmt: skip
         run.of = []
+        self.s.runs[pe].remove(run)
 
     def _failed(self, pe: int, run: Execution) -> None:
         """A bus error: the request is answered by NAK 3 and its QP goes to ERR."""
         s = self.s
         known = [e for e in run.of if s.r_nak.get(e.gq) == (e.number, 3) and s.q_err_time[e.gq] == NEVER]
+        for request in known[:1] or (run.of if len(run.of) == 1 else []):
+            # inbound payload that waits for it is dropped
+            for entry in s.inbound[pe]:
+                if entry.gq == request.gq and entry.cum > request.number:
+                    entry.optional = True
         if known:
             s.q_err_time[known[0].gq] = self.core.time
         elif len(run.of) == 1:
@@ -283,6 +289,13 @@ class Atomics(Part):
                     if later in other.of and other.asked <= run.done:
                         other.of.remove(later)
         return run
+
+    def unanswered(self, pe: int) -> int:
+        """Executions whose answer never left, as a NAK before it ended the QP: nobody counted them."""
+        last = self.s.last_run[pe]
+        if last is not None:
+            self._settle(pe, last)
+        return sum(run.done >= 0 and not run.fault for run in self.s.runs[pe])
 
     def finish(self) -> None:
         """The end of the test: executions whose time to write is over."""

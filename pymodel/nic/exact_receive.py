@@ -145,6 +145,9 @@ class Receive(Part):
             fault = 0 if int(verdict[0]) == rules.MrVerdict.OK else int(CqeError.LOCAL_MR_REQ)
         if fault:
             if not late:
+                # that it came shows that everything before it was executed
+                s.q_ack[g] = due
+                self.core.watch_room(int(s.q_cq[g]), self.core.time)
                 self.core.fail(g, idx, fault)
             return
         s.w_got[row] += 1

@@ -196,6 +196,7 @@ class Judge:
         lost = self.exact.discards(pe)
         out[Cnt.WQE] = self.exact.completed(pe) + lost
         out[Cnt.CQE_DISCARD] += lost
+        out[Cnt.ATOMIC] += self.exact.atomics.unanswered(pe)
         return out
 
     def check_counters(self, pe: int, values: Sequence[int] | I64 | U64) -> None:

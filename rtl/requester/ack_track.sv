@@ -120,7 +120,7 @@ module ack_track
   assign more     = (cur_q != end_q);
   // all PSNs of the entry are covered; a READ or atomic ends with its own last data only
   assign passed   = (mark_i.last - una_q) < (upto_q - una_q);
-  assign ends     = is_data && rsp_q.last && (rsp_q.slot == cur_q[SlotW-1:0]);
+  assign ends     = is_data && rsp_q.last && data_ok && (rsp_q.slot == cur_q[SlotW-1:0]);
   assign covered  = more && (mark_i.fetches ? ends : passed);
   assign done     = (state_q == StWalk) && !covered;
   // the walk stands at a READ or atomic whose data has not come
@@ -152,7 +152,7 @@ module ack_track
     code: (rsp_q.syndrome[1:0] == 2'd1) ? (mark_i.odd ? CqeAtomicVa : CqeNakInvReq) :
           (rsp_q.syndrome[1:0] == 2'd2) ? CqeNakAccess : CqeNakRemOp
   };
-  // a failure by data leaves the positions: what is before its WQE has answers of its own
+  // what is before a failing response was executed, whether it has an answer of its own or not
   assign data_fail_o = '{
     valid: state_q == StJudge && known && is_data && !data_ok, qpi: rsp_q.qpi, slot: rsp_q.slot, code: rsp_q.fail
   };
@@ -189,14 +189,14 @@ module ack_track
       unique case (state_q)
         StIdle: ;
         StJudge: begin
-          state_q   <= (known && (!is_data || data_ok)) ? StWalk : StIdle;
+          state_q   <= known ? StWalk : StIdle;
           cur_q     <= una.idx;
           end_q     <= iss.idx;
           una_q     <= una.psn;
           pos_q     <= una.psn;
           rd_q      <= una.rd;
           rd_step_q <= 1'b0;
-          upto_q    <= (rsp_q.kind == RspAck || is_data) ? rsp_q.psn + psn_t'(1) : rsp_q.psn;
+          upto_q    <= (rsp_q.kind == RspAck || (is_data && data_ok)) ? rsp_q.psn + psn_t'(1) : rsp_q.psn;
           v2_q      <= start.version2;
         end
         default: begin

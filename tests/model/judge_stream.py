@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymodel.nic.judge import Kind
-from pymodel.nic.params import AsyncKind, Cnt, Csr
+from pymodel.nic.params import CMD_REG, CMD_STAGE, AsyncKind, Cnt, Csr
 from tests.model.stream_base import ATOMIC_NAMES, BY_BTH, M64, OPS, Cq, Held, Knobs, Memory, Qp, Wqe
 from tests.model.stream_requester import Requester, read_opcode
 
@@ -64,6 +64,7 @@ class Sim(Requester):
         self.bursts_begun, self.bursts_over = [0] * n, [0] * n  # of ID 3
         self.lock: list[int | None] = [None] * n  # word
         self.unit_busy = [False] * n
+        self.gone: set[tuple[int, int]] = set()  # regions that were invalidated
         self.pending = [0] * n  # CQ events
         self.mask = [0] * n
 
@@ -73,12 +74,21 @@ class Sim(Requester):
             for pe in range(self.k.n_pes):
                 self.mask[pe] = 1
                 self.mmio(pe, Csr.EVENT_MASK, 1)
+        if self.k.invalidate:
+            self.at(self.k.invalidate, lambda: self.invalidate(1))
         for qp in self.qps:
             if qp.pe < qp.peer or not self.k.one_way:
                 self.at(self.lat(), lambda qp=qp: self.program(qp))
         self.run_on()
         self.freeze()
         return self
+
+    def invalidate(self, pe: int) -> None:
+        """The host invalidates the region of the heap; what is held under it fails when it is served."""
+        index = self.mr_index[pe]
+        self.mmio(pe, CMD_STAGE + 16, 0)
+        self.mmio(pe, CMD_REG, 1 | 3 << 4 | index << 8)
+        self.gone.add((pe, index))
 
     # ------------------------------------------------------------------ link
     def transmit(self, qp: Qp, frame: bytes, ready: int) -> None:
@@ -89,6 +99,8 @@ class Sim(Requester):
         peer = qp.peer
 
         def sent() -> None:
+            if qp.state == "ERR" and frame[42] not in _RESPONSES:
+                return
             self.emit(Kind.TXPKT, qp.pe, frame, aux0=start)
             self.count(qp.pe, Cnt.TX_RESPONSE if frame[42] in _RESPONSES else Cnt.TX_REQUEST)
             due = max(self.now + self.lat(), self.arrive.get((qp.pe, peer), 0) + 1)
@@ -148,10 +160,10 @@ class Sim(Requester):
         ext = 16 if opcode in (6, 10) else 0
         payload = frame[54 + ext : len(frame) - 4 - (frame[43] >> 4 & 3)]
         if ext:
-            qp.va, key, _ = struct.unpack(">QII", frame[54:70])
-            if payload and not self.key_ok(pe, key):
-                self.nak(qp, number, 0x62)
-                return
+            qp.va, qp.key, _ = struct.unpack(">QII", frame[54:70])
+        if payload and not self.key_ok(pe, qp.key):
+            self.nak(qp, number, 0x62)
+            return
         va = qp.va
         qp.va += len(payload)
         qp.expected += 1
@@ -172,7 +184,7 @@ class Sim(Requester):
     def key_ok(self, pe: int, key: int) -> bool:
         """Whether an rkey is one of the PE."""
         mr = self.mrs[pe].get(key >> 8)
-        return mr is not None and mr.rtag == key & 255
+        return mr is not None and mr.rtag == key & 255 and (pe, key >> 8) not in self.gone
 
     def hold(self, pe: int, qp: Qp, frame: bytes, number: int) -> None:
         """A READ or atomic: into the table, or refused."""
@@ -193,7 +205,7 @@ class Sim(Requester):
         packets = 1 if size else max(1, -(-length // qp.ctx.mtu))
         qp.msn += 1
         qp.expected += packets
-        held = Held(number, op, va, length, packets, qp.msn)
+        held = Held(number, op, va, length, packets, qp.msn, key)
         given = [int.from_bytes(frame[66 + size * i : 66 + size * (i + 1)], "big") for i in range(count)]
         given += [0] * (4 - count)
         held.operands = (given[0], given[1], given[2], given[3])
@@ -235,6 +247,10 @@ class Sim(Requester):
             self.count(qp.pe, Cnt.BUS_GATHER)
         if held not in qp.table:
             return
+        if payload and not self.key_ok(qp.pe, held.key):
+            qp.table.remove(held)
+            self.nak(qp, held.number + k, 0x62)
+            return
         if bad:
             qp.table.remove(held)
             self.nak(qp, held.number + k, 0x63)
@@ -262,17 +278,18 @@ class Sim(Requester):
         self.serve(qp)
 
     def nak(self, qp: Qp, number: int, syndrome: int, msn: int = -1) -> None:
-        """A NAK becomes due; the QP goes to ERR."""
-        if qp.state == "ERR":
+        """A NAK becomes due, unless an earlier one is; the QP goes to ERR."""
+        due = qp.pending_ack
+        if qp.state == "ERR" and (due is None or due[1] == 0x1F or due[0] < number):
             return
         qp.pending_ack = number, syndrome, qp.msn if msn < 0 else msn
         # nothing behind it is answered
         qp.table = deque(h for h in qp.table if h.number < number)
         self.pump(qp.pe)
-        self.asyncs[qp.pe].append((AsyncKind.QP_ERR, qp.qpn))
+        if qp.state != "ERR":
+            self.asyncs[qp.pe].append((AsyncKind.QP_ERR, qp.qpn))
         qp.state = "ERR"
         qp.stopped = True
-        self.count(qp.pe, {0x61: Cnt.NAK_INV_TX, 0x62: Cnt.NAK_ACC_TX, 0x63: Cnt.NAK_OP_TX}[syndrome])
         self.at(self.lat(), lambda: self.try_ack(qp))
         self.at(self.lat(), lambda: self.complete(qp))
 
@@ -284,6 +301,8 @@ class Sim(Requester):
         if any(u <= number for u in qp.unlanded) or any(h.number <= number for h in qp.table):
             return
         qp.pending_ack = None
+        if syndrome != 0x1F:
+            self.count(qp.pe, {0x61: Cnt.NAK_INV_TX, 0x62: Cnt.NAK_ACC_TX, 0x63: Cnt.NAK_OP_TX}[syndrome])
         psn = (qp.ctx.rq_psn + number) & 0xFFFFFF
         self.transmit(
             qp, self.frame(qp, 0x11, psn, False, struct.pack(">I", syndrome << 24 | msn), b""), self.now + 1
@@ -343,11 +362,18 @@ class Sim(Requester):
         ready = []
         for q in self.qps:
             first = next((h for h in q.table if h.op != "read" and h.old < 0), None) if q.pe == pe else None
-            if first is not None and not first.begun and not any(u < first.number for u in q.unlanded):
+            if first is None or first.begun or any(u < first.number for u in q.unlanded):
+                continue
+            if self.key_ok(pe, first.key) or first is q.table[0]:
                 ready.append((q, first))
         if not ready:
             return
         qp, held = self.rng.choice(ready)
+        if not self.key_ok(pe, held.key):
+            qp.table.remove(held)
+            self.nak(qp, held.number, 0x62)
+            self.at(1, lambda: self.unit(pe))
+            return
         held.begun = self.unit_busy[pe] = True
         self.lock[pe] = held.va & ~7
         begun = self.bursts_begun[pe]
@@ -406,6 +432,7 @@ class Sim(Requester):
     def executed(self, qp: Qp, held: Held, old: int) -> None:
         """An atomic is over: its answer leaves when it is the oldest of its table."""
         held.old = old
+        self.count(qp.pe, Cnt.ATOMIC)
         self.unlock(qp.pe)
         self.serve(qp)
 
@@ -413,7 +440,6 @@ class Sim(Requester):
         """ATOMIC ACK."""
         if held not in qp.table:
             return
-        self.count(qp.pe, Cnt.ATOMIC)
         ext = struct.pack(">IQ", 0x1F << 24 | held.msn, held.old)
         psn = (qp.ctx.rq_psn + held.number) & 0xFFFFFF
         self.ack_before(qp, held)
