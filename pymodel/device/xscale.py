@@ -231,13 +231,15 @@ async def aclshmemi_roce_read(
 async def aclshmemi_roce_quiet(
     pe: Pe,
     peer: int,
-    qp_idx: int,
+    qp_idx: int | None = None,
     ub64: LocalTensor | None = None,
     ub32: LocalTensor | None = None,
     sync_id: int | None = None,
 ) -> None:
-    """Wait for everything posted on one QP; the status of the poll is discarded (4.5)."""
-    await quiet(pe, pe.qp(peer, qp_idx), words_of(pe, ub64, ub32))
+    """Wait for everything posted on one QP, or on all to that peer; the poll's status is discarded (4.5)."""
+    words = words_of(pe, ub64, ub32)
+    for index in range(pe.qp_num) if qp_idx is None else (qp_idx,):
+        await quiet(pe, pe.qp(peer, index), words)
 
 
 async def quiet(pe: Pe, qp: QpState, words: Words) -> None:

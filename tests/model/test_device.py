@@ -21,6 +21,7 @@ from pymodel.device import (
     aclshmemi_roce_fill_wqe,
     aclshmemi_roce_poll_cq,
     aclshmemi_roce_post_send,
+    aclshmemi_roce_quiet,
     aclshmemi_roce_ring_cq_doorbell,
     aclshmemi_roce_ring_sq_doorbell,
     aclshmemi_roce_write,
@@ -455,11 +456,14 @@ def test_names_that_programmers_know() -> None:
 
 
 def test_coarse_quiet_visits_every_qp() -> None:
-    """Device page 4.5: quiet(pe) loops over qp_idx."""
+    """Device page 4.5 and 5.2: quiet(pe) loops over qp_idx, in both of its forms; with a QP it is that one."""
 
     async def main(pe: Pe) -> None:
         await pe.quiet(1)
         assert [pe.qp(1, q).quiets for q in range(3)] == [1, 1, 1]
+        await aclshmemi_roce_quiet(pe, 1)
+        await aclshmemi_roce_quiet(pe, 1, 2)
+        assert [pe.qp(1, q).quiets for q in range(3)] == [2, 2, 3]
 
     model_run(only(0, main), qps=3).run()
 

@@ -306,7 +306,7 @@ def test_staged_wqes_carry_the_scratch_with_them(fill: str, version: int, genera
     depth, start = 16, 505
     steps = [("put", 100), ("get", 3), ("add", 0), ("put", 0), ("quiet", 0), ("put", 8)] * 7
 
-    async def main(pe: Pe) -> tuple[bytes, int]:
+    async def main(pe: Pe) -> tuple[bytes, int, bytes]:
         src, scratch = pe.alloc(256), bytes(pe.ub[190 * 1024 : 190 * 1024 + 128])
         for step, nbytes in steps:
             if step == "put":
@@ -317,14 +317,16 @@ def test_staged_wqes_carry_the_scratch_with_them(fill: str, version: int, genera
                 await pe.quiet(1)
             else:
                 await pe.atomic.add(src, 3, 1, dtype=np.int32)
+        await pe.atomic.add(src, 3, 1, dtype=np.int32)
+        last = bytes(pe.ub[190 * 1024 : 190 * 1024 + 128])
         await pe.quiet(1)
-        return scratch, src
+        return scratch, src, last
 
     model, slots = run(main, generation=generation, ub_fill=fill, sq_fill="dirty",
                        **one(version=version, sq_depth=depth, cq_depth=16, start_index=start))  # fmt: skip
     mine, peer = model.fabric.pes
     plan = model.fabric.qps[0, 1, 0]
-    content, src = model.tasks[0].result  # type: ignore[union-attr]
+    content, src, last = model.tasks[0].result  # type: ignore[union-attr]
     assert any(content) == (fill == "dirty")
     scratch = Scratch(content)
     ring = bytearray(next(d for a, d in mine.contents if a == plan.sq_base).tobytes())
@@ -340,7 +342,7 @@ def test_staged_wqes_carry_the_scratch_with_them(fill: str, version: int, genera
         sq_tail = head if generation is Generation.G3 else sq_tail
         scratch.words(tail, expect.cq_doorbell(tail, plan.cqn))
 
-    for step, nbytes in steps:
+    for step, nbytes in [*steps, ("add", 0)]:
         if step == "quiet":
             poll()
             continue
@@ -360,7 +362,7 @@ def test_staged_wqes_carry_the_scratch_with_them(fill: str, version: int, genera
         ring[at : at + 128] = raw
         head += 1
         scratch.words(head, expect.sq_doorbell(head, plan.qpn, version))
-    assert next(seen, None) is None
+    assert next(seen, None) is None and last == scratch.bytes
     assert csum == {0, 1}, "csum_en of a good WQE is bits 10:9 of a head"
 
 
