@@ -152,6 +152,8 @@ class Atomics(Part):
 
     def overtaken(self, pe: int, entry: InboundWrite, start: int, count: int) -> None:
         """Inbound payload is written: after the atomics before it on its QP (nic.md 5, PSN order)."""
+        if entry.gq in self.core.doubt:
+            return  # its key went: it may have failed
         for request in self.s.r_reads.get(entry.gq, ()):
             # of a QP that failed neither need happen
             if request.number >= entry.cum or entry.optional or request.optional:

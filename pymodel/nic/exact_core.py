@@ -48,6 +48,8 @@ class Core:
         self.early: dict[int, list[tuple[int, int, int]]] = {}
         #: QPs that may or may not be in ERR by now: a NAK on its way will tell
         self.doubt: set[int] = set()
+        #: g -> (packet, code) of the NAK that a QP in doubt sends if it is still in RTS
+        self.maybe: dict[int, tuple[int, int]] = {}
         #: g -> (packet, code) of the NAK that a full table made due
         self.full: dict[int, tuple[int, int]] = {}
         #: QPs whose responder sent a NAK that ends it: nothing leaves behind it

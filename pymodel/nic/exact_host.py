@@ -198,7 +198,7 @@ class Host(Part):
             column[g] = -1
         self.core.silent.discard(g)
         self.core.drop_requests(g, list(s.r_reads.get(g, ())))
-        for due in (s.r_nak, s.r_nak_before, s.r_dup, self.core.early, s.q_reads):
+        for due in (s.r_nak, s.r_nak_before, s.r_dup, self.core.early, self.core.maybe, s.q_reads):
             due.pop(g, None)
         # packets that met its change to ERR and were not executed after all
         for queue in (s.inbound[pe], s.results[pe]):

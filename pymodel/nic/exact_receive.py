@@ -186,6 +186,8 @@ class Receive(Part):
         if code:
             if not late:
                 self._fatal(pe, g, number, code, -SETTLE)  # in the receive path itself: no race
+            elif g in self.core.doubt:
+                self.core.maybe.setdefault(g, (number, code))
             return
         s.r_ahead[g] = False
         if got.opcode in _WRITES:

@@ -12,6 +12,7 @@ from pymodel.nic.exact_core import MASK24, NEVER, Core, Part, signed24
 from pymodel.nic.exact_transmit import Transmit
 from pymodel.nic.judge_entries import READ, Request
 from pymodel.nic.judge_records import Check
+from pymodel.nic.judge_state import RTS
 from pymodel.nic.params import AsyncKind, Cnt
 
 _NAK_TX = {0: Cnt.NAK_SEQ_TX, 1: Cnt.NAK_INV_TX, 2: Cnt.NAK_ACC_TX, 3: Cnt.NAK_OP_TX}
@@ -213,7 +214,8 @@ class Respond(Part):
         head = held[0] if held and held[0].number + held[0].sent == n else None
         due, before = s.r_nak.get(g), s.r_nak_before.get(g, set())
         ours = (n, code) == due or (code == 0 and n in before)
-        if not ours and not (head is not None and self._fails(pe, head, code)):
+        fails = (n, code) == self.core.maybe.get(g) or (head is not None and self._fails(pe, head, code))
+        if not ours and not fails:
             want = f"code {due[1]} at PSN {self.core.rq_psn(g, due[0]):#08x}" if due else "none is due"
             self.find(Check.NAK, pe, f"NAK, syndrome {syndrome:#04x}", want, f"PSN {psn:#08x}", g, psn=psn)
             return
@@ -241,9 +243,10 @@ class Respond(Part):
         self._before_writes(pe, g, n - 1, "acknowledge")
         s.r_sent[g] = max(int(s.r_sent[g]), n)
         if code:
-            if not ours:
+            if s.q_state[g] == RTS:
                 s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
                 self.core.to_err(g, self.core.time)
+            s.r_nak.pop(g, None)
             # what is behind it belongs to WQEs that flush: it may be executed or not (nic.md 6), but is not
             # answered
             self.core.silent.add(g)

@@ -66,6 +66,7 @@ class Knobs:
     max_dest: int = 16
     words: int = 2  # words per PE that atomics of all QPs go to
     word_writes: float = 0.0  # share of WRITEs and READs that go to these words
+    invalidate: int = 0  # cycle at which PE 1 invalidates its heap's region; 0: never
     same_place: float = 0.0  # share of READs whose source is what the last WRITE of the QP wrote
     faults: dict[tuple[int, int, int], str] = field(default_factory=dict)
 
@@ -130,7 +131,7 @@ class Qp:
         # responder
         self.expected = 0
         self.msn = 0
-        self.va = 0
+        self.va = self.key = 0
         self.table: deque[Held] = deque()
         self.pending_ack: tuple[int, int, int] | None = None  # number, syndrome, msn
         self.unlanded: list[int] = []
@@ -146,6 +147,7 @@ class Held:
     length: int
     packets: int
     msn: int
+    key: int
     operands: tuple[int, int, int, int] = (0, 0, 0, 0)
     begun: bool = False
     old: int = -1  # atomics: original value, once executed

@@ -769,6 +769,25 @@ def test_window_left(ops: tuple[str, ...]) -> None:
     assert set(end(judge, sim).counts) == {C.TX_WINDOW}
 
 
+@pytest.mark.parametrize("syndrome", [0x61, 0x62, 0x63])
+@pytest.mark.parametrize("opcode", [0x0D, 0x0E, 0x10, 0x12])
+def test_nak_of_a_good_request(opcode: int, syndrome: int) -> None:
+    """A READ or atomic that nothing is wrong with is refused when its turn comes."""
+    m = Mutant(stream("mix"))
+    row = m.packet(is_op(opcode))
+    f = m.frame(row)
+    qp = next(
+        q for q in m.sim.qps
+        if q.pe == m.rec["pe"][row] and q.ctx.peer_qpn == int.from_bytes(f[47:50].tobytes(), "big")
+    )  # fmt: skip
+    psn, msn = (int.from_bytes(f[a:b].tobytes(), "big") for a, b in ((51, 54), (55, 58)))
+    frame = m.sim.frame(qp, 0x11, psn, False, (syndrome << 24 | msn).to_bytes(4, "big"), b"")
+    m.insert(row, kind=Kind.TXPKT, pe=qp.pe, len=len(frame), off=m.side.size)
+    m.side = np.concatenate((m.side, np.frombuffer(frame + bytes(64), np.uint8)))
+    red = set(run_mutant(m, True).counts)
+    assert red == {C.NAK, C.COUNTER}
+
+
 #: fault and how far its NAK's count is made wrong
 ENDS = [
     ("read:target", 30), ("fa64:target", 1), ("mfa32:misaligned", 1), ("read:rkey", 1), ("write:target", 30),

@@ -103,6 +103,20 @@ def test_table_is_full(seed: int, limit: int) -> None:
         assert refused and 0xA4 in codes(sim)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_region_is_invalidated(seed: int) -> None:
+    """The target's region goes while READs and atomics are held: NAK 2 at the packet that meets it."""
+    sim = simulate(
+        seed=seed, one_way=True, ops=(("read",), ("read", "write"), ATOMIC_NAMES, MIX)[seed % 4], words=2,
+        latency=(5, 20, 60)[seed % 3], sizes=(2000, 20000) if seed % 2 else (0, 3000), mtus=(1, 2),
+        invalidate=300 + 60 * seed,
+    )  # fmt: skip
+    judge = run(sim, exact=seed % 3 > 0)
+    assert not judge.findings, judge.report()
+    assert sum(c[Cnt.NAK_ACC_TX] for c in sim.counters) and 0xA5 in codes(sim)
+    assert [sorted(x) for x in judge.state.asyncs] == [sorted(x) for x in sim.asyncs]
+
+
 def test_error_code_of_the_nak() -> None:
     """NAK 1 for an aligned atomic is a4, and 89 only for one that is not."""
     for fault, code in (("fa64:misaligned", 0x89), ("mfa32:misaligned", 0x89)):
