@@ -456,7 +456,7 @@ def test_names_that_programmers_know() -> None:
 
 
 def test_coarse_quiet_visits_every_qp() -> None:
-    """Device page 4.5 and 5.2: quiet(pe) loops over qp_idx, in both of its forms; with a QP it is that one."""
+    """Device page 4.5 and 5.2: quiet(pe) loops over qp_idx in both of its forms; with a QP it is that one."""
 
     async def main(pe: Pe) -> None:
         await pe.quiet(1)

@@ -133,6 +133,18 @@ def test_pack_and_unpack_are_inverse() -> None:
         assert CqContext.unpack(cq.pack(kind), kind) == cq
 
 
+def test_fields_of_later_generations_by_offset() -> None:
+    """Device page 7.2: dbSwVa at 80 and mtuShift at 88 of a WQ, dbSwVa at 56 of a CQ; G3's by field order."""
+    where, there = 0x1122_3344_5566_7788, (0x1122_3344_5566_7788).to_bytes(8, "little")
+    sq = SqContext(db_sw_addr=where, mtu_shift=0x55, db_cos=7)
+    assert sq.pack(Generation.G2) == bytes(80) + there + b"\x55" + bytes(7)
+    assert sq.pack(Generation.G3) == bytes(80) + there + b"\x55\x07" + bytes(6)
+    cq = CqContext(db_sw_addr=where, cq_attr_flags=2)
+    assert cq.pack(Generation.G1) == bytes(56)
+    assert cq.pack(Generation.G2) == bytes(56) + there
+    assert cq.pack(Generation.G3) == bytes(56) + b"\x02" + bytes(7) + there
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("high", [False, True])
 def test_random_fabrics_come_up(seed: int, high: bool) -> None:
