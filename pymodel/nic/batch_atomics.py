@@ -80,6 +80,7 @@ class Atomics(Part):
         words = np.unique(np.concatenate([table.flat[atomics], busy[busy >= 0]]) & ~7)
         events = self._of_unit(a) + self._of_table(table, f, out, atomics)
         events += self._of_others(words, others) + self._of_inbound(words, inbound, runs)
+        events += self._of_order(table, inbound, atomics)
         events.sort(key=lambda event: event[0])
         game = replay.Replay(self.view, table, ends, words.tolist(), int(a.reads.aux0.min(initial=_LATE)))
         for event in events:
@@ -152,6 +153,21 @@ class Atomics(Part):
                 events.append((int(b.end[i]), replay.ANSWERED, pe, (i, int(b.end_time[i]))))
                 runs.answered.append((int(b.end_time[i]), pe, va, size))
         return events
+
+    @staticmethod
+    def _of_order(table: Table, inbound: Landing, atomics: list[int]) -> list[Event]:
+        """Inbound bursts behind an unanswered atomic of their QP: it must have been executed."""
+        b, rows = inbound.bursts, np.array(atomics, np.int64)
+        fresh = np.flatnonzero(b.pos >= 0)
+        if not (rows.size and fresh.size):
+            return []
+        g, cum = inbound.what.g[b.row[fresh]], inbound.what.cum[b.row[fresh]]
+        # the last one in front of it: those of a QP execute in order
+        at = np.searchsorted(table.g[rows] << 40 | table.number[rows], g << 40 | cum) - 1
+        row = rows[np.maximum(at, 0)]
+        waits = np.flatnonzero((at >= 0) & (table.g[row] == g) & (table.end[row] > b.pos[fresh]))
+        pos, pe = b.pos[fresh[waits]].tolist(), b.pe[fresh[waits]].tolist()
+        return list(zip(pos, [replay.PASS] * len(pos), pe, row[waits].tolist(), strict=True))
 
     def commit(self, runs: Runs) -> None:
         """Leave the executions that no answer has named."""

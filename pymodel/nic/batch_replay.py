@@ -23,7 +23,7 @@ _M32: Final = 0xFFFFFFFF
 _M64: Final = (1 << 64) - 1
 _LINE: Final = ~63 & _M64
 #: kinds of events
-ARRIVAL, ASK, WRITE, COMMIT, RESPONSE, ANSWER, PATCH, BURST, ANSWERED = range(9)
+ARRIVAL, ASK, WRITE, COMMIT, RESPONSE, ANSWER, PATCH, BURST, ANSWERED, PASS = range(10)
 
 
 def effect(op: int, old: int, operands: tuple[int, int, int, int]) -> int | None:
@@ -138,6 +138,8 @@ class Replay:
             self._patch(*what)
         elif kind == BURST:
             self._burst(unit, pos, *what)
+        elif kind == PASS:
+            need(self._may_be_over(unit, what, pos), "inbound write before an atomic of its QP")
         else:
             i, time = what
             unit.answered.append((time, *unit.open.pop(i)))
@@ -245,7 +247,8 @@ class Replay:
         last = unit.last
         if run is None and last is not None and last in unit.runs and request in last.of:
             unit.settle()
-            run = last if request in last.of and last.old & mask == value else None
+            over = request in last.of and last.done >= 0
+            run = last if over and last.old & mask == value else None
         if run is None:
             raise Odd("answer of no execution")
         unit.runs.remove(run)
