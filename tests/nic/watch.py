@@ -6,6 +6,7 @@ finds the bytes of results by the QP's own sinks, and says what was outstanding 
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ class Flight:
 
     def bytes_at(self, cycle: int) -> int:
         """Result bytes that were in memory before a cycle."""
-        return max(total for at, total in self.landed if at < cycle)
+        return self.landed[bisect.bisect_left(self.landed, (cycle,)) - 1][1]
 
     def outstanding(self) -> list[int]:
         """READs and atomics outstanding beside it when each READ or atomic was sent."""
