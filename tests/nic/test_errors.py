@@ -7,7 +7,7 @@ Stimulus: WQEs by hand, one QP for each case, and two bystander QPs in each dire
 Checks: the codes of every CQE in posting order; doorbells to a QP in ERR give flush CQEs; after a reset of
 both ends and a set with new PSNs the QP works; asynchronous events exactly as due; the judge's (packets sent
 before the fault, NAK, no byte of the refused message, counters).
-Timing: none. Not proved: lost packets, retries, SEND. Errors of READ and atomics: test_read_errors.py.
+Timing: none. Not proved: lost packets, retries, SEND; errors of READ and atomics: test_read_errors.py.
 """
 
 from __future__ import annotations
