@@ -18,7 +18,7 @@ from pymodel.nic.batch_landing import Landing
 from pymodel.nic.batch_link import Frames
 from pymodel.nic.batch_memory import ATOMIC, Access
 from pymodel.nic.batch_respond import Responses
-from pymodel.nic.batch_rows import FAR, Rows, need
+from pymodel.nic.batch_rows import FAR, Rows, need, true
 from pymodel.nic.batch_view import Part
 from pymodel.nic.judge_entries import READ
 from pymodel.nic.params import Cnt
@@ -115,7 +115,7 @@ class Atomics(Part):
         events: list[Event] = [
             (int(table.pos[i]), replay.ARRIVAL, int(table.pe[i]), table.objects[i]) for i in atomics
         ]
-        mine = np.flatnonzero(~table.read[out.at])
+        mine = true(~table.read[out.at])
         rows, at = out.data[mine], out.at[mine]
         if rows.size:
             value = self.view.gather(f.side[rows] + frames.BASE + frames.AETH, 8).view(">u8")[:, 0]
@@ -128,8 +128,8 @@ class Atomics(Part):
     @staticmethod
     def _touch(words: I64, flat: I64, size: I64) -> I64:
         """Ranges that touch one of the 8-byte words."""
-        at = np.searchsorted(words, flat + size) - 1
-        return np.flatnonzero((at >= 0) & (words[np.maximum(at, 0)] + 8 > flat) & (size > 0))
+        at = words.searchsorted(flat + size) - 1
+        return true((at >= 0) & (words[np.maximum(at, 0)] + 8 > flat) & (size > 0))
 
     def _of_others(self, words: I64, others: list[Access]) -> list[Event]:
         """Bytes of others that became visible in the words."""

@@ -9,7 +9,18 @@ import numpy as np
 
 from pymodel.formats.arrays import I64, U32, Bools
 from pymodel.nic.batch_outstanding import Answered
-from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, last_of, latest_of, need, previous, sums
+from pymodel.nic.batch_rows import (
+    ALL_ONES,
+    FAR,
+    Rows,
+    by_group,
+    last_of,
+    latest_of,
+    need,
+    previous,
+    sums,
+    true,
+)
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_wqe import spans
 
@@ -145,7 +156,7 @@ class Complete(Part):
         phase = np.where(ignore, idx & np.where(v1, 0x1FFF, 0x1FFFF), number) // depth & 1
         fields &= w[:, 7] == phase << 31
         need(fields, "CQE fields")
-        wide = np.flatnonzero(stride == 64)
+        wide = true(stride == 64)
         if wide.size:
             need(self.view.gather(q.at[wide] + 32, 32) == 0, "CQE upper half")
         ts = w[:, 4] | (w[:, 5] & 0xFFFF) << 32
@@ -160,18 +171,24 @@ class Complete(Part):
         """Responses of CQE writes come after them; those that fire an arm are the exact engine's."""
         s = self.s
         need(responses.flags == 0, "CQE response")
-        self._bursts: list[deque[int]] = []
+        # bursts by PE in order: CQ and position
+        old = [(p, c) for p, queue in enumerate(s.cqe_bursts) for c in queue]
+        pairs = np.array(old, np.int64).reshape(-1, 2)
         order = np.argsort(q.rows.pos)
-        c, pe = q.c[order], s.c_pe[q.c[order]]
-        for p in range(len(s.pes)):
-            at = responses.pos[responses.pe == p]
-            before = len(s.cqe_bursts[p])
-            seen = before + np.searchsorted(writes.pos[writes.pe == p], at)
-            need(np.arange(at.size) < seen, "CQE response without a write")
-            bursts = [*s.cqe_bursts[p], *c[pe == p].tolist()]
-            need(min(bursts, default=0) >= 0, "CQE of no CQ")
-            need(s.c_arm[bursts[: at.size]] == 0, "armed CQ")
-            self._bursts.append(deque(bursts[at.size :]))
+        pe, c = np.concatenate([pairs[:, 0], writes.pe]), np.concatenate([pairs[:, 1], q.c[order]])
+        pos = np.concatenate([np.full(len(old), -1, np.int64), writes.pos])
+        by = by_group(pe)
+        pe, c, pos = pe[by], c[by], pos[by]
+        need(c >= 0, "CQE of no CQ")
+        begin = pe.searchsorted(np.arange(len(s.pes)))
+        stop = pe.searchsorted(np.arange(len(s.pes)), side="right")
+        responses = responses.take(by_group(responses.pe))
+        _, rank = spans(responses.pe)
+        at = begin[responses.pe] + rank
+        need(at < stop[responses.pe], "CQE response without a write")
+        need((pos[at] < responses.pos) & (s.c_arm[c[at]] == 0), "CQE response without a write, or an event")
+        begin += np.bincount(responses.pe, minlength=begin.size)
+        self._bursts = [deque(c[a:b].tolist()) for a, b in zip(begin.tolist(), stop.tolist(), strict=True)]
 
     def commit(self, q: Cqes, writes: Rows, responses: Rows, rings: Rings) -> None:
         """CQEs into their slots; indices of CQs and QPs move on."""

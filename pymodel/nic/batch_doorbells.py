@@ -9,7 +9,7 @@ import numpy as np
 
 from pymodel.formats.arrays import I64, U8, Bools
 from pymodel.nic.batch_complete import Cqes
-from pymodel.nic.batch_rows import Rows, last_of, latest_of, need, previous, ragged, sums
+from pymodel.nic.batch_rows import Rows, last_of, latest_of, need, previous, ragged, sums, true
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_wqe import announce, spans
 from pymodel.nic.params import Csr
@@ -62,7 +62,7 @@ class Doorbells(Part):
         need(flat >= 0, "store")
         if not s.ring_start.size:
             return flat, np.zeros(flat.size, np.bool_)
-        at = np.searchsorted(s.ring_start, flat + np.maximum(r.len, 1)) - 1
+        at = s.ring_start.searchsorted(flat + np.maximum(r.len, 1)) - 1
         ring = (at >= 0) & (s.ring_end[np.maximum(at, 0)] > flat) & (r.len > 0)
         base = s.ring_start[np.maximum(at, 0)]
         inside = (flat >= base) & (flat + r.len <= s.ring_end[np.maximum(at, 0)])
@@ -104,10 +104,8 @@ class Doorbells(Part):
         if s.memory.has_errors():
             where = s.q_base[group] + (idx % s.q_depth[group] * 128).astype(np.uint64)
             need(~s.memory.faulty(s.q_pe[group], where, np.full(idx.size, 128), False), "fetch error")
-        raw: U8 = self._slots[slot >> 7].view(np.uint8).reshape(-1, 128)
-        in_ring = np.flatnonzero(ring)
-        if in_ring.size:
-            self._slots_before(raw, slot >> 7, sq.pos[source], stores.take(in_ring), store_flat[in_ring])
+        in_ring = true(ring)
+        raw = self._slots_at(slot >> 7, sq.pos[source], stores.take(in_ring), store_flat[in_ring])
         mapped = np.ones(idx.size, np.bool_)
         good = announce(
             s, group, idx, raw, mapped, sq.time[source], sq.pos[source] + s.position, known_regular=True
@@ -115,25 +113,35 @@ class Doorbells(Part):
         need(good, "WQE with an error")
         return New(group, idx), pi
 
-    def _slots_before(self, raw: U8, slot: I64, pos: I64, stores: Rows, flat: I64) -> None:
-        """Bring slots raw[n, 128] from the start of the batch to n positions, by the stores between."""
+    def _slots_at(self, slot: I64, pos: I64, stores: Rows, flat: I64) -> U8:
+        """Slots uint8[n, 128] as they stand at n positions, by the stores of the batch before them."""
+        if not flat.size:
+            raw: U8 = self._slots[slot].view(np.uint8).reshape(-1, 128)
+            return raw
         first, last = flat >> 7, (flat + stores.len - 1) >> 7
         row, place = ragged(first, last - first + 1)
         low = np.maximum(flat[row], place << 7)
         size = np.minimum((flat + stores.len)[row], (place + 1) << 7) - low
         at = self.view.place(stores.off)[row] + (low - flat[row])
-        key = place << 16 | stores.pos[row]
-        by = np.argsort(key, kind="stable")
+        key = place << 20 | stores.pos[row]
+        by = np.argsort(key)
         key, at, size, low = key[by], at[by], size[by], low[by] & 127
-        begin, end = np.searchsorted(key, slot << 16), np.searchsorted(key, slot << 16 | pos)
+        begin, end = key.searchsorted(slot << 20), key.searchsorted(slot << 20 | pos)
         # nothing before the last store of the whole slot matters
         whole = np.maximum.accumulate(np.where(size == 128, np.arange(size.size), -1))
         begin = np.maximum(begin, np.where(end > 0, whole[np.maximum(end - 1, 0)], 0))
+        fresh = (begin < end) & (size[np.minimum(begin, size.size - 1)] == 128)
+        if fresh.all():
+            raw = self.view.gather(at[begin], 128)
+        else:
+            raw = self._slots[slot].view(np.uint8).reshape(-1, 128)
+            raw[fresh] = self.view.gather(at[begin[fresh]], 128)
+        begin += fresh
         shape = low << 8 | size
         while True:
-            todo = np.flatnonzero(begin < end)
+            todo = true(begin < end)
             if not todo.size:
-                return
+                return raw
             which = begin[todo]
             for kind in np.unique(shape[which]).tolist():
                 mine = shape[which] == kind

@@ -13,7 +13,7 @@ from pymodel.nic import rules
 from pymodel.nic.batch_landing import Landing
 from pymodel.nic.batch_link import Link
 from pymodel.nic.batch_receive import Got
-from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, need
+from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, need, true
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_entries import Request
 from pymodel.nic.judge_wqe import spans
@@ -122,24 +122,22 @@ class Held(Part):
 
     def _keys_again(self, table: Table) -> None:
         """The key is judged again when a response is made; of new entries it was judged in this batch."""
-        old = np.flatnonzero(table.pos < 0)
+        old = true(table.pos < 0)
         if old.size:
-            right = rules.REQUEST_RIGHT[table.op[old]]
-            verdict = rules.mr_check(
-                self.s.mr_rows, table.rkey[old], True, right, table.va[old], table.length[old], table.pe[old]
-            )
-            need(verdict == rules.MrVerdict.OK, "MR of a held request")
+            right = rules.REQUEST_RIGHT[table.op[old]].astype(np.int64)
+            what = table.va[old], table.length[old], table.pe[old]
+            need(self.s.allowed(table.rkey[old], True, right, *what), "MR of a held request")
 
     def _objects(self, table: Table, old: list[Request], order: I64, later: Bools, got: Got) -> None:
         """Objects of the old entries, copied, and of the atomics that are new."""
         objects: list[Request | None] = [None] * table.g.size
-        for i in np.flatnonzero(table.pos < 0).tolist():
+        for i in true(table.pos < 0).tolist():
             e = old[order[i]]
             objects[i] = table.copies[id(e)] = request = _copy(e)
             if later[i]:
                 request.since = int(table.since[i])
                 request.position = int(table.ready[i]) + self.s.position if table.ready[i] < FAR else 0
-        fresh = np.flatnonzero((table.pos >= 0) & ~table.read)
+        fresh = true((table.pos >= 0) & ~table.read)
         if fresh.size:
             rows = got.held[order[fresh] - len(old)]
             operands = self.link.operands(got.f, rows)
@@ -161,13 +159,13 @@ class Held(Part):
 
     def has_room(self, table: Table) -> None:
         """No entry came to a full table, as far as responses on the link tell."""
-        fresh = np.flatnonzero(table.pos >= 0)
+        fresh = true(table.pos >= 0)
         if not fresh.size:
             return
         g, pos = table.g[fresh], table.pos[fresh]
         _, rank = spans(table.g)
         ended = np.sort((table.g << 32 | table.end)[table.end < FAR])
-        gone = np.searchsorted(ended, g << 32 | pos) - np.searchsorted(ended, g << 32)
+        gone = ended.searchsorted(g << 32 | pos) - ended.searchsorted(g << 32)
         need(rank[fresh] - gone < self.s.r_max_rd[g], "table of READs and atomics full")
 
     def commit(self, table: Table, ends: GatherEnds) -> None:
@@ -177,7 +175,7 @@ class Held(Part):
             return
         for g in np.unique(table.g).tolist():
             s.r_reads.pop(g, None)
-        for i in np.flatnonzero(table.end == FAR).tolist():
+        for i in true(table.end == FAR).tolist():
             request = table.objects[i] or self._object(table, i)
             request.sent = int(table.now[i])
             if table.read[i] and table.length[i]:
@@ -223,10 +221,10 @@ class GatherEnds:
         va = int(table.va[row])
         high = np.uint64((va + int(table.length[row]) + 63) & _LINE).view(np.int64)
         answers = self._pos[self._row == row]
-        low, stop = np.searchsorted(ends, high, side="left"), np.searchsorted(ends, high, side="right")
+        low, stop = ends.searchsorted(high, side="left"), ends.searchsorted(high, side="right")
         for i in order[low:stop].tolist():
             pos = int(r.pos[i])
-            sent = int(table.sent[row]) + int(np.searchsorted(answers, pos))
+            sent = int(table.sent[row]) + int(answers.searchsorted(pos))
             if (
                 r.pe[i] == table.pe[row]
                 and table.pos[row] < pos < table.end[row]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pymodel.formats.arrays import I64, U64
-from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, by_group, need, sums
+from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, by_group, need, sums, true
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_entries import InboundWrite
 from pymodel.nic.judge_wqe import spans
@@ -60,7 +60,7 @@ class Landing:
     def shown(self) -> I64:
         """Bursts that became visible in the batch."""
         b = self.bursts
-        return np.flatnonzero((b.shown >= 0) & (b.shown < FAR))
+        return true((b.shown >= 0) & (b.shown < FAR))
 
     def flat(self, which: I64) -> I64:
         """Golden memory of bursts."""
@@ -149,7 +149,7 @@ class Land(Part):
         b_start, _ = spans(r.pe)
         total = r.pe << 44 | sums(count, b_start)
         begin = total - count
-        j = np.searchsorted(end, begin, side="right")
+        j = end.searchsorted(begin, side="right")
         need(j < what.pe.size, "write without a packet")
         need((what.pe[j] == r.pe) & (total <= end[j]) & (what.pos[j] < r.pos), "write outside its packet")
         into = what.length[j] - (end[j] - begin)
@@ -185,8 +185,8 @@ class Land(Part):
         s, what, b = self.s, landing.what, landing.bursts
         need(responses.flags == 0, "write response")
         need(commits.flags == 0, "write that fails")
-        begin = np.searchsorted(b.pe, np.arange(len(s.pes)))
-        stop = np.searchsorted(b.pe, np.arange(len(s.pes)), side="right")
+        begin = b.pe.searchsorted(np.arange(len(s.pes)))
+        stop = b.pe.searchsorted(np.arange(len(s.pes)), side="right")
         # ---- visible
         commits = commits.take(by_group(commits.pe))
         seen = begin + s.visible[:, self.ident]
@@ -214,7 +214,7 @@ class Land(Part):
         s, what = self.s, landing.what
         for queue in self._queues:
             queue.clear()
-        keep = np.flatnonzero((landing.written < what.length) | (landing.unanswered > 0))
+        keep = true((landing.written < what.length) | (landing.unanswered > 0))
         objects: dict[int, InboundWrite] = {}
         for i in keep.tolist():
             length = int(what.length[i])
@@ -228,7 +228,7 @@ class Land(Part):
         b = landing.bursts
         for bursts in self._bursts:
             bursts.clear()
-        rest = np.flatnonzero(b.end == FAR)
+        rest = true(b.end == FAR)
         s.visible[:, self.ident] = np.bincount(b.pe[rest[b.shown[rest] < FAR]], minlength=len(s.pes))
         for i in rest.tolist():
             entry, piece = objects[int(b.row[i])], (int(b.first[i]), int(b.size[i]))

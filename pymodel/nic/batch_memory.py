@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymodel.formats.arrays import I64, Bools
-from pymodel.nic.batch_rows import SHORT, Odd, Rows, groups, ragged
+from pymodel.nic.batch_rows import SHORT, Odd, Rows, groups, ragged, true
 from pymodel.nic.batch_view import KEPT, Part, View
 
 STORE, DEPOSIT, COMPARE, ATOMIC = range(4)
@@ -49,7 +49,7 @@ class Memory(Part):
         since: by PE, the position from which on overwritten bytes stay known, far away: none.
         """
         self._since = since
-        self._left: tuple[I64, I64, I64, I64] | None = None
+        self._left: tuple[I64, I64, I64, I64, Bools] | None = None
         self._undo: list[tuple[int, int, int, bytes]] = []
         some = [p for p in parts if p.flat.size]
         if not some:
@@ -58,34 +58,37 @@ class Memory(Part):
         pe, to, at, size, pos = (
             np.concatenate([getattr(p, name) for p in some]) for name in ("pe", "flat", "at", "size", "pos")
         )
-        logged = (what != COMPARE) & (pos > since[pe])
-        # what is not in the side buffer, and atomics, are few
-        meets = self._meets(what, to, size, (at >= KEPT) | (what == ATOMIC) | logged)
-        compare = what == COMPARE
-        alone = np.flatnonzero(compare & ~meets & (size > 0))
+        write, some_bytes = what != COMPARE, size > 0
+        logged = write & (pos > since[pe])
+        access, page = ragged(to >> 12, np.where(some_bytes, (to + size - 1 >> 12) - (to >> 12) + 1, 0))
+        seen = self._meets(write.astype(np.int64), logged, access, page)
+        alone = true(some_bytes & ~write & ~seen)
         self._compare(to[alone], at[alone], size[alone])
-        self._in_order(np.flatnonzero(meets & (size > 0)), what, pe, to, at, size, pos)
-        rest = np.flatnonzero(~compare & ~meets & (size > 0))
-        self._left = to[rest], at[rest], size[rest], pos[rest]
-        self._written = to[~compare], size[~compare]
+        self._in_order(true(some_bytes & seen), what, pe, to, at, size, pos)
+        # ---- what no comparison sees: writes of one kind and size keep their order among themselves
+        rest = write & ~seen
+        keep = rest[access]
+        group = what << 20 | np.minimum(size, SHORT + 1)
+        ordered = self._meets(group, (at >= KEPT) | (what == ATOMIC), access[keep], page[keep])
+        rest = true(rest & some_bytes)
+        self._left = to[rest], at[rest], size[rest], pos[rest], ordered[rest]
+        self._written = to[write], size[write]
 
-    def _meets(self, what: I64, to: I64, size: I64, single: Bools) -> Bools:
-        """Accesses that share a page with one of another kind or size, and whatever that takes along.
+    def _meets(self, group: I64, single: Bools, access: I64, page: I64) -> Bools:
+        """Accesses that share a page with one of another group, and whatever that takes along.
 
-        Accesses of one kind and size keep their order among themselves. single: done one by one anyway.
+        access, page: pages that accesses touch. single: accesses that meet everything on their pages.
         """
-        group = np.where(what == COMPARE, 1, what << 20 | np.minimum(size, SHORT + 1) << 2 | 2)
-        access, page = ragged(to >> 12, np.where(size > 0, (to + size - 1 >> 12) - (to >> 12) + 1, 0))
         owner, shared = self._owner, self._shared
         owner[page] = group[access]
         shared[page[(owner[page] != group[access]) | single[access]]] = True
-        meets = np.zeros(size.size, np.bool_)
+        meets = np.zeros(group.size, np.bool_)
         while True:
             before = np.count_nonzero(meets)
             meets[access[shared[page]]] = True
             if np.count_nonzero(meets) == before:
                 break
-            # an access on two pages takes its neighbours on the other page along: order inside a kind
+            # an access on two pages takes its neighbours on the other page along: order inside a group
             shared[page[meets[access]]] = True
         shared[page] = False
         return meets
@@ -100,7 +103,7 @@ class Memory(Part):
                 self._window(n)[to[some]].view(np.uint8).reshape(-1, n), self.view.gather(at[some], n)
             ):
                 raise Odd("payload")
-        rest = np.flatnonzero(loop)
+        rest = true(loop)
         golden, side = memory.view, memoryview(self.view.side)  # type: ignore[arg-type]
         for a, b, n in zip(to[rest].tolist(), at[rest].tolist(), size[rest].tolist(), strict=True):
             if golden[a : a + n].tobytes() != side[b : b + n].tobytes():
@@ -139,18 +142,19 @@ class Memory(Part):
             log.extend((i + position, a, old) for owner, i, a, old in self._undo if owner == p and i > since)
         if self._left is None:
             return
-        to, at, size, pos = self._left
+        to, at, size, pos, ordered = self._left
         loop = np.ones(size.size, np.bool_)
-        for n, some in groups(size, size <= SHORT):
+        for n, some in groups(size, (size <= SHORT) & ~ordered):
             loop[some] = False
             # of writes to one place the last one stands
             some = some[np.argsort(pos[some])]
             self._window(n)[to[some]] = self.view.gather(at[some], n).reshape(-1).view(f"V{n}")
-        rest = np.flatnonzero(loop)
+        rest = true(loop)
         rest = rest[np.argsort(pos[rest])]
         golden, side = memory.view, memoryview(self.view.side)  # type: ignore[arg-type]
+        kept = self.view.kept
         for a, b, n in zip(to[rest].tolist(), at[rest].tolist(), size[rest].tolist(), strict=True):
-            golden[a : a + n] = side[b : b + n]
+            golden[a : a + n] = side[b : b + n] if b < KEPT else kept[b - KEPT : b - KEPT + n]
         memory.touch_many(*self._written)
 
     def ring_slots(self, stores: Rows, flat: I64) -> None:

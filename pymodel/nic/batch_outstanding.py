@@ -13,7 +13,7 @@ from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.batch_landing import Landing, Payload
 from pymodel.nic.batch_link import Frames, Link
-from pymodel.nic.batch_rows import FAR, MASK24, latest_of, need, previous, sums
+from pymodel.nic.batch_rows import FAR, MASK24, latest_of, need, previous, sums, true
 from pymodel.nic.batch_transmit import Sent
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_state import ATOMIC, WRITE
@@ -87,7 +87,7 @@ class Answers(Part):
         payload = Payload(none, none, none, none.view(np.uint64), none, none, none, none, none)
         if not g.size:
             return Answered(g, pos, g), payload
-        data = np.flatnonzero(f.op != frames.ACK)
+        data = true(f.op != frames.ACK)
         start, _ = spans(g)
         due = np.full(g.size, FAR)
         if out.g.size:
@@ -103,14 +103,14 @@ class Answers(Part):
             there = (at >= 0) & (out.g[at] == g) & (k < packets[at])
             due = np.where(there, s.w_first[out.w[at]] + k, FAR)
         need(due[data] < FAR, "data response of no READ or atomic")
-        acks = np.flatnonzero(f.op == frames.ACK)
+        acks = true(f.op == frames.ACK)
         after = due + 1
         distance = (f.psn[acks] - s.q_sq_psn[g[acks]] - s.q_ack[g[acks]]) & MASK24
         after[acks] = s.q_ack[g[acks]] + distance + 1
         need(after <= np.where(f.op == frames.ACK, due, FAR), "ACK passes a READ or atomic")
         need(after > previous(after, start, s.q_ack[g]), "ACK behind")
         need(after <= latest_of(sent.f.g, sent.f.rows.pos, sent.after, g, pos, s.q_tx[g]), "ACK ahead")
-        has_aeth = np.flatnonzero(f.op != frames.READ_MIDDLE)
+        has_aeth = true(f.op != frames.READ_MIDDLE)
         need(self.link.aeth(f, has_aeth)[0] == frames.SYN_ACK, "syndrome")
         if data.size:
             need(f.psn[data] == (due[data] + s.q_sq_psn[g[data]]) & MASK24, "PSN of a data response")
@@ -131,22 +131,22 @@ class Answers(Part):
         length = np.where(atomic, s.w_len[w], size)
         va = s.w_laddr[w] + (k * mtu).view(np.uint64)
         pe = f.rows.pe[data]
-        verdict = rules.mr_check(s.mr_rows, s.w_lkey[w], False, rules.Right.LOC_WRITE, va, length, pe)
-        need(verdict == rules.MrVerdict.OK, "sink of a response")
+        right = np.full(w.size, int(rules.Right.LOC_WRITE))
+        need(s.allowed(s.w_lkey[w], False, right, va, length, pe), "sink of a response")
         flat = s.memory.flats(pe, va, length)
         need((flat >= 0) | (length == 0), "sink memory")
         need(~s.memory.faulty(pe, va, length, True), "sink memory")
         need(not s.meets_ring(flat, length), "sink in a ring")
         side = f.side[data] + frames.BASE + f.ext[data]
         # 8-byte results land little-endian; 4-byte ones as on the wire, from the low half (device.md 1.5)
-        narrow, wide = np.flatnonzero(atomic & (length == 4)), np.flatnonzero(atomic & (length == 8))
+        narrow, wide = true(atomic & (length == 4)), true(atomic & (length == 8))
         side[narrow] -= 4
         if wide.size:
             value = self.view.gather(side[wide] - 8, 8)[:, ::-1]
             side[wide] = self.view.keep([x.tobytes() for x in value])
-        some = np.flatnonzero(length)
+        some = true(length)
         # nothing to write: in memory where it arrives
-        empty = np.flatnonzero(length == 0)
+        empty = true(length == 0)
         out.end[at[empty]] = f.rows.pos[data][empty]
         return Payload(
             pe[some], g[some], number[some], va[some], length[some], flat[some], side[some],
@@ -159,7 +159,7 @@ class Answers(Part):
         s, what = self.s, results.what
         if not out.g.size:
             return
-        rows = np.flatnonzero(results.end < FAR)
+        rows = true(results.end < FAR)
         at = np.searchsorted(out.g << 40 | out.idx, what.g[rows] << 40 | what.wqe[rows])
         packets = s.w_np[out.w]
         # responses without bytes are there when they arrive
@@ -175,7 +175,7 @@ class Answers(Part):
     @staticmethod
     def _count(keys: I64, g: I64, pos: I64) -> I64:
         """Events of a QP before a position; keys sorted."""
-        found: I64 = np.searchsorted(keys, g << 32 | pos) - np.searchsorted(keys, g << 32)
+        found: I64 = keys.searchsorted(g << 32 | pos) - keys.searchsorted(g << 32)
         return found
 
     def done(self, out: Outstanding, g: I64, idx: I64, pos: I64) -> Bools:
@@ -202,7 +202,7 @@ class Answers(Part):
             need((sent.kind[b] == WRITE) | (under_way < s.q_max_rd[g]), "READs and atomics outstanding")
         # the WQE so many places before must have been retired
         before = idx - s.params.max_inflight
-        some = np.flatnonzero(before >= s.q_ret[g])
+        some = true(before >= s.q_ret[g])
         g, pos, before = g[some], pos[some], before[some]
         row = s.q_row[g] + (before & s.q_mask[g])
         acked = latest_of(answered.g, answered.pos, answered.after, g, pos, s.q_ack[g])

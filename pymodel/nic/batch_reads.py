@@ -9,7 +9,7 @@ import numpy as np
 
 from pymodel.formats.arrays import I64, U64
 from pymodel.nic.batch_held import Table
-from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, last_of, need, ragged, sums
+from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, last_of, need, ragged, sums, true
 from pymodel.nic.batch_view import Part
 from pymodel.nic.judge_state import WRITE
 from pymodel.nic.judge_wqe import spans
@@ -40,7 +40,7 @@ class Reads(Part):
             return Fetches(r.pos, r.pos, r.pos, again)
         need((r.addr & np.uint64(127) == 0) & (r.len & 1 == 0) & (r.flags == 0), "fetch burst")
         flat = s.memory.flats(r.pe, r.addr, 64 * r.len)
-        at = np.searchsorted(s.q_flat[s.q_order], flat, side="right") - 1
+        at = s.q_flat[s.q_order].searchsorted(flat, side="right") - 1
         need((flat >= 0) & (at >= 0), "fetch outside the rings")
         g = s.q_order[np.maximum(at, 0)]
         self.view.usable(g, "fetch QP")
@@ -52,7 +52,7 @@ class Reads(Part):
         first = after - count
         slot = (flat - s.q_flat[g]) >> 7
         for qp in np.unique(g[slot != first % s.q_depth[g]]).tolist():
-            again += self._fetched_again(qp, np.flatnonzero(g == qp), r.pos, slot, count, first, after)
+            again += self._fetched_again(qp, true(g == qp), r.pos, slot, count, first, after)
         need((slot + count <= s.q_depth[g]) & (after <= pi[g]), "fetch order")
         # the slot names one WQE only: no announced one lies a lap further on
         need(all(begin + s.q_depth[qp] >= pi[qp] for qp, _, begin in again), "fetch order")
@@ -94,7 +94,7 @@ class Reads(Part):
         until = s.q_fetch.copy()
         end = last_of(fetched.g)
         until[fetched.g[end]] = fetched.after[end]
-        live = np.flatnonzero(until > s.q_txw)
+        live = true(until > s.q_txw)
         source, idx = ragged(s.q_txw[live], (until - s.q_txw)[live])
         g = live[source]
         row = s.q_row[g] + (idx & s.q_mask[g])
@@ -112,23 +112,25 @@ class Reads(Part):
         last = r.addr + (64 * r.len - 1).astype(np.uint64)
         since = r.aux0.astype(np.int64)
         for p in np.unique(r.pe).tolist():
-            mine, reads = np.flatnonzero(pe == p), np.flatnonzero(r.pe == p)
+            mine, reads = true(pe == p), true(r.pe == p)
             need(mine.size > 0, "gather without a WQE")
             order = mine[np.lexsort((time[mine], low[mine]))]
             lows, highs, times, gone = low[order], high[order], time[order], sent[order]
+            # in the order of addresses they are found quicker
+            reads = reads[np.argsort(r.addr[reads], kind="stable")]
             begin, end_at, when, now = r.addr[reads], last[reads], since[reads], r.pos[reads]
             # a source that begins where the read does: the last one announced before it
             fresh = np.ones(lows.size, np.bool_)
             fresh[1:] = lows[1:] != lows[:-1]
             rank = np.cumsum(fresh) - 1
-            at = np.searchsorted(lows, begin, side="right") - 1
+            at = lows.searchsorted(begin, side="right") - 1
             need(at >= 0, "gather below every source")
             keys = rank << 44 | times
-            latest = np.maximum(np.searchsorted(keys, rank[at] << 44 | when, side="right") - 1, 0)
+            latest = np.maximum(keys.searchsorted(rank[at] << 44 | when, side="right") - 1, 0)
             good = (lows[latest] <= begin) & (times[latest] <= when) & (highs[latest] >= end_at)
             good &= gone[latest] > now
             # else the one that reaches farthest of all that begin before
-            rest = np.flatnonzero(~good)
+            rest = true(~good)
             if not rest.size:
                 continue
             best = np.maximum.accumulate(highs)
@@ -146,7 +148,7 @@ class Reads(Part):
 
     def _held(self, table: Table, responses: tuple[I64, I64, I64]) -> tuple[U64, U64, I64, I64, I64]:
         """Sources of READ responses, packet by packet: first and last byte in beats, cycle, end, PE."""
-        rows = np.flatnonzero(table.read & (table.length > 0) & (table.ready < FAR))
+        rows = true(table.read & (table.length > 0) & (table.ready < FAR))
         source, k = ragged(table.sent[rows], (table.packets - table.sent)[rows])
         row = rows[source]
         mtu = self.s.q_mtu[table.g[row]]
@@ -155,8 +157,8 @@ class Reads(Part):
         end = np.full(row.size, FAR)
         gone, number, pos = responses
         place = np.zeros(table.g.size, np.int64)
-        place[rows] = np.searchsorted(source, np.arange(rows.size)) - table.sent[rows]
-        reads = np.flatnonzero(table.read[gone] & (table.length[gone] > 0))
+        place[rows] = source.searchsorted(np.arange(rows.size)) - table.sent[rows]
+        reads = true(table.read[gone] & (table.length[gone] > 0))
         end[place[gone[reads]] + number[reads]] = pos[reads]
         last = (begin + (size - 1).astype(np.uint64)) | np.uint64(63)
         # the read is asked for after the last write response

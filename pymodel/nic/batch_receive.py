@@ -12,7 +12,7 @@ from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.batch_landing import Payload
 from pymodel.nic.batch_link import Frames, Link
-from pymodel.nic.batch_rows import MASK24, last_of, need, previous, sums
+from pymodel.nic.batch_rows import MASK24, last_of, need, previous, sums, true
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_wqe import spans
 
@@ -39,7 +39,7 @@ class Got:
 
     def payload(self) -> Payload:
         """What has to be written."""
-        some = np.flatnonzero(self.size > 0)
+        some = true(self.size > 0)
         f = self.f
         return Payload(
             f.rows.pe[some], f.g[some], self.number[some], self.va[some], self.size[some], self.flat[some],
@@ -61,7 +61,7 @@ class Receive(Part):
         if not g.size:
             return Got(f, g, g, g, g, g, g.view(np.uint64), g, g, g.view(np.uint64), g, g, {})
         takes = rules.TAKES_ENTRY[op]
-        held = np.flatnonzero(takes)
+        held = true(takes)
         begins = (op == frames.WRITE_FIRST) | (op == frames.WRITE_ONLY)
         ends = (op == frames.WRITE_LAST) | (op == frames.WRITE_ONLY)
         if held.size:
@@ -72,7 +72,7 @@ class Receive(Part):
         mtu = s.q_mtu[g]
         here = np.arange(g.size)
         # ---- first packets
-        check = np.flatnonzero(begins)
+        check = true(begins)
         va0, rkey0, total0 = self.link.reth(f, check)
         if held.size:
             narrow = rules.OPERAND_BYTES[op[check]]
@@ -81,7 +81,7 @@ class Receive(Part):
         count = np.ones(g.size, np.int64)
         in_check = np.cumsum(begins) - 1  # row of `check` of each packet's message
         of_held = in_check[held]
-        read = np.flatnonzero(op[held] == frames.READ_REQUEST)
+        read = true(op[held] == frames.READ_REQUEST)
         count[held[read]] = rules.psn_count(total0[of_held[read]], mtu[held[read]])
         after = s.r_exp[g] + (sums(count, start) if held.size else rank + 1)
         number = after - count
@@ -107,7 +107,7 @@ class Receive(Part):
         lengths[held] = (size[held] == 0) & (total[held] <= rules.MAX_MESSAGE)
         need(lengths & (total <= rules.MAX_MESSAGE), "lengths")
         va = base + offset.view(np.uint64)
-        self._rights(f, check, va0, rkey0, total0, np.flatnonzero(carried), rkey, va)
+        self._rights(f, check, va0, rkey0, total0, true(carried), rkey, va)
         # ---- memory
         flat = s.memory.flats(f.rows.pe, va, size)
         need((flat >= 0) | (size == 0), "target memory")
@@ -117,20 +117,21 @@ class Receive(Part):
         msn = s.r_msn[g] + sums(ends.astype(np.int64), start)
         end = last_of(g)
         need(msn[end] - s.r_msn[g[end]] < s.e_rows // 2, "too many messages")
-        done = np.flatnonzero(ends)
+        done = true(ends)
         # a WRITE counts at its last packet, a READ at its first PSN; if the batch is given up, rows beyond
         # r_msn do no harm
         s.e_end[g[done], (msn[done] - 1) % s.e_rows] = number[done]
-        asks = np.maximum.accumulate(np.where((f.ack_req > 0) & ~takes, here, -1))[end]
-        # of READs and atomics nothing is left to remember
-        write = np.maximum.accumulate(np.where(takes, -1, here))[end] if held.size else end
-        old, w = write < start[end], np.maximum(write, 0)
+        # per QP the last one that asks for an ACK, the last WRITE: of READs and atomics nothing is left
+        begin = start[end]
+        asks = np.maximum.reduceat(np.where((f.ack_req > 0) & ~takes, here, -1), begin)
+        write = np.maximum.reduceat(np.where(takes, -1, here), begin) if held.size else end
+        old, w = write < begin, np.maximum(write, 0)
         ends_at, rest = va + size.view(np.uint64), left - size
         next_state = {
             "g": g[end], "exp": after[end], "msn": msn[end], "open": ~ends[end],
             "va": np.where(old, s.r_va[g[end]], ends_at[w]), "left": np.where(old, s.r_left[g[end]], rest[w]),
             "rkey": np.where(old, s.r_rkey[g[end]], rkey[w]),
-            "asks": np.where(asks >= start[end], number[np.maximum(asks, 0)], s.r_req[g[end]]),
+            "asks": np.where(asks >= begin, number[np.maximum(asks, 0)], s.r_req[g[end]]),
         }  # fmt: skip
         return Got(
             f, number, after, f.side + frames.BASE + f.ext, size, flat, va, msn, held, va[held], rkey[held],
@@ -142,26 +143,16 @@ class Receive(Part):
     ) -> None:
         """Rights of QPs; key, right and range at first packets; the key again where a message goes on."""
         s = self.s
-        right = rules.REQUEST_RIGHT[f.op]
+        right = rules.REQUEST_RIGHT[f.op].astype(np.int64)
         granted = s.q_write[f.g]
-        others = np.flatnonzero(right != rules.Right.REM_WRITE)
+        others = true(right != rules.Right.REM_WRITE)
         if others.size:
             reads = right[others] == rules.Right.REM_READ
             granted[others] = np.where(reads, s.q_read[f.g[others]], s.q_atomic[f.g[others]])
         need(granted, "QP right")
-        verdict = rules.mr_check(s.mr_rows, rkey, True, right[check], va, total, f.rows.pe[check])
-        need(verdict == rules.MrVerdict.OK, "MR")
-        if again.size:
-            verdict = rules.mr_check(
-                s.mr_rows,
-                keys[again],
-                True,
-                rules.Right.REM_WRITE,
-                vas[again],
-                f.size[again],
-                f.rows.pe[again],
-            )
-            need(verdict == rules.MrVerdict.OK, "MR of an open message")
+        allowed, pe = s.allowed, f.rows.pe
+        need(allowed(rkey, True, right[check], va, total, pe[check]), "MR")
+        need(allowed(keys[again], True, right[again], vas[again], f.size[again], pe[again]), "open message")
 
     def commit(self, got: Got) -> None:
         """Move the responders on."""

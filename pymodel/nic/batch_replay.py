@@ -11,8 +11,6 @@ from bisect import bisect_left
 from collections import deque
 from typing import Any, Final
 
-import numpy as np
-
 from pymodel.nic import judge_frames as frames
 from pymodel.nic.batch_held import GatherEnds, Table
 from pymodel.nic.batch_rows import Odd, need
@@ -113,8 +111,8 @@ class Replay:
         self.shown: list[tuple[int, int, bytes, int, int]] = []
         self.end, self.arrived, self.ready = table.end.tolist(), table.pos.tolist(), table.ready.tolist()
         self.row = {id(e): i for i, e in enumerate(table.objects) if e is not None}
-        self.first = np.searchsorted(table.g, table.g).tolist()
-        self.behind = np.searchsorted(table.g, table.g, side="right").tolist()
+        self.first = table.g.searchsorted(table.g).tolist()
+        self.behind = table.g.searchsorted(table.g, side="right").tolist()
 
     def step(self, pos: int, kind: int, pe: int, what: Any) -> None:
         """One event."""

@@ -13,7 +13,7 @@ from pymodel.nic.batch_landing import Landing
 from pymodel.nic.batch_link import Frames, Link
 from pymodel.nic.batch_outstanding import READ_OPS
 from pymodel.nic.batch_receive import Got
-from pymodel.nic.batch_rows import FAR, MASK24, latest_of, need, previous, sums
+from pymodel.nic.batch_rows import FAR, MASK24, latest_of, need, previous, sums, true
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_wqe import spans
 
@@ -50,7 +50,7 @@ class Respond(Part):
             return Responses(g, g, *[none] * 5)
         is_ack = f.op == frames.ACK
         start, _ = spans(g)
-        data = np.flatnonzero(~is_ack)
+        data = true(~is_ack)
         due, at, k = np.full(g.size, FAR), none, none
         if table.g.size:
             is_data = (~is_ack).astype(np.int64)
@@ -69,13 +69,13 @@ class Respond(Part):
         need((c >= 0) & (c < executed) & (c >= previous(c, start, s.r_sent[g])), "PSN of a response")
         need(np.where(is_ack, c < due, c == due), "order of responses")
         need(f.ack_req == 0, "AckReq in a response")
-        self._aeth(f, c, got, np.flatnonzero(is_ack))
+        self._aeth(f, c, got, true(is_ack))
         # ---- all writes of the QP up to the packet have their responses
         what = inbound.what
         if what.g.size:
             by = np.argsort(what.g << 40 | what.cum)
             keys = what.g[by] << 40 | what.cum[by]
-            last = np.searchsorted(keys, g << 40 | c, side="right") - 1
+            last = keys.searchsorted(g << 40 | c, side="right") - 1
             same = (last >= 0) & (keys[np.maximum(last, 0)] >> 40 == g)
             need(~same | (inbound.end[by][np.maximum(last, 0)] < pos), "response before the write response")
         if not data.size:
@@ -92,12 +92,12 @@ class Respond(Part):
         op = np.where(read, READ_OPS[2 * first + last], frames.ATOMIC_ACK)
         size = np.where(read, np.minimum(table.length[at] - k * mtu, mtu), 0)
         need((f.op[data] == op) & (f.size[data] == size), "data response")
-        has_aeth = np.flatnonzero(op != frames.READ_MIDDLE)
+        has_aeth = true(op != frames.READ_MIDDLE)
         syndrome, msn = self.link.aeth(f, data[has_aeth])
         need((syndrome == frames.SYN_ACK) & (msn == table.msn[at[has_aeth]] & MASK24), "AETH of a response")
         table.now = table.sent + np.bincount(at, minlength=table.g.size)
         table.end[at[last]] = pos[last]
-        payload = np.flatnonzero(size)
+        payload = true(size)
         return Responses(f.g, c, data[payload], table.flat[at[payload]] + (k * mtu)[payload], data, at, k)
 
     def _aeth(self, f: Frames, c: I64, got: Got, acks: I64) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -16,6 +15,8 @@ FAR: Final = 1 << 62
 #: bytes up to which equal lengths are worth doing at once, and how many make a group
 SHORT: Final = 1024
 FEW: Final = 16
+#: fields that the judge reckons with
+_SIGNED: Final = ("kind", "id", "time", "pe", "len")
 
 _Col = TypeVar("_Col", I64, Bools)
 
@@ -35,6 +36,12 @@ def need(condition: bool | np.bool_ | Bools, what: str) -> None:
         raise Odd(what)
 
 
+def true(mask: Bools) -> I64:
+    """Rows where a column holds."""
+    rows: I64 = mask.nonzero()[0]
+    return rows
+
+
 def ragged(start: I64, count: I64) -> tuple[I64, I64]:
     """(source row, value) of the concatenated ranges start[i] .. start[i] + count[i] - 1."""
     source = np.repeat(np.arange(count.size), count)
@@ -49,7 +56,7 @@ def last_before(event_group: I64, event_pos: I64, group: I64, pos: I64) -> tuple
     keys = event_group << 32 | event_pos
     if not keys.size:
         return np.zeros(group.size, np.int64), np.zeros(group.size, np.bool_)
-    at = np.searchsorted(keys, group << 32 | pos) - 1
+    at = keys.searchsorted(group << 32 | pos) - 1
     found = at >= 0
     at = np.maximum(at, 0)
     return at, found & (event_group[at] == group)
@@ -84,7 +91,7 @@ def last_of(group: I64) -> I64:
     """Rows of a sorted group column that end their group."""
     end = np.ones(group.size, np.bool_)
     end[:-1] = group[1:] != group[:-1]
-    return np.flatnonzero(end)
+    return true(end)
 
 
 def by_group(group: I64) -> I64:
@@ -99,8 +106,8 @@ def groups(size: I64, eligible: Bools) -> list[tuple[int, I64]]:
         return []
     low = int(size[0])
     if eligible.all() and (size == low).all():
-        return [(low, np.arange(size.size))] if low and size.size >= FEW else []
-    some = np.flatnonzero(eligible & (size > 0))
+        return [(low, np.arange(size.size))] if low > 0 and size.size >= FEW else []
+    some = true(eligible & (size > 0))
     values, counts = np.unique(size[some], return_counts=True)
     return [
         (n, some[size[some] == n])
@@ -109,68 +116,67 @@ def groups(size: I64, eligible: Bools) -> list[tuple[int, I64]]:
     ]
 
 
+class Columns:
+    """The fields of the records of a batch, each made contiguous when it is asked for."""
+
+    kind: I64
+    id: I64
+    time: I64
+    pe: I64
+    len: I64  # bytes or beats
+    addr: U64
+    flags: U8  # response or strobe
+    data: U64
+    off: U64
+    aux0: U64
+    aux1: U64
+
+    def __init__(self, records: Rec) -> None:
+        self._records = records
+
+    def __getattr__(self, name: str) -> Any:
+        # only asked where the column is not there yet
+        values = self._records[name]
+        values = values.astype(np.int64) if name in _SIGNED else np.ascontiguousarray(values)
+        self.__dict__[name] = values
+        return values
+
+
 class Rows:
-    """The records of one kind, in the order that `take` gives them; columns are made when asked for.
+    """Some records in some order, column by column.
 
     pos: number of each record in the batch.
     """
 
-    def __init__(self, part: Rec, pos: I64) -> None:
-        self.part, self.pos = part, pos
+    time: I64
+    pe: I64
+    len: I64
+    addr: U64
+    flags: U8
+    data: U64
+    off: U64
+    aux0: U64
+    aux1: U64
+
+    def __init__(self, columns: Columns, pos: I64) -> None:
+        self._columns, self.pos = columns, pos
+
+    def __getattr__(self, name: str) -> Any:
+        values = getattr(self._columns, name)[self.pos]
+        self.__dict__[name] = values
+        return values
 
     def __len__(self) -> int:
         return int(self.pos.size)
 
     def take(self, rows: I64 | Bools) -> Rows:
         """A subset or another order."""
-        # as plain bytes: much faster than field by field
-        return Rows(self.part.view("V64")[rows].view(self.part.dtype), self.pos[rows])
+        return Rows(self._columns, self.pos[rows])
 
     def cut(self, start: int, stop: int) -> Rows:
         """Neighbouring rows, without a copy."""
-        return Rows(self.part[start:stop], self.pos[start:stop])
-
-    @cached_property
-    def time(self) -> I64:
-        """Cycle."""
-        return self.part["time"].astype(np.int64)
-
-    @cached_property
-    def pe(self) -> I64:
-        """PE."""
-        return self.part["pe"].astype(np.int64)
-
-    @cached_property
-    def len(self) -> I64:
-        """Bytes or beats."""
-        return self.part["len"].astype(np.int64)
-
-    @cached_property
-    def addr(self) -> U64:
-        """Address."""
-        return np.ascontiguousarray(self.part["addr"])
-
-    @cached_property
-    def flags(self) -> U8:
-        """Response or strobe."""
-        return np.ascontiguousarray(self.part["flags"])
-
-    @cached_property
-    def data(self) -> U64:
-        """Data of an MMIO access."""
-        return np.ascontiguousarray(self.part["data"])
-
-    @cached_property
-    def off(self) -> U64:
-        """Absolute side offset."""
-        return np.ascontiguousarray(self.part["off"])
-
-    @cached_property
-    def aux0(self) -> U64:
-        """Cycle of AR, or first strobe."""
-        return np.ascontiguousarray(self.part["aux0"])
-
-    @cached_property
-    def aux1(self) -> U64:
-        """Strobed bytes."""
-        return np.ascontiguousarray(self.part["aux1"])
+        out = Rows(self._columns, self.pos[start:stop])
+        for name in ("pe", "len"):
+            if name in self.__dict__:
+                out.__dict__[name] = self.__dict__[name][start:stop]
+        return out

@@ -13,7 +13,7 @@ from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.batch_link import Frames, Link
 from pymodel.nic.batch_reads import Fetches
-from pymodel.nic.batch_rows import MASK24, last_of, latest_of, need, ragged, sums
+from pymodel.nic.batch_rows import MASK24, last_of, latest_of, need, ragged, sums, true
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_state import ATOMIC, WRITE
 from pymodel.nic.judge_wqe import spans
@@ -70,7 +70,7 @@ class Transmit(Part):
         dense = np.cumsum(start == np.arange(g.size)) - 1
         # packets of the first WQE that had left before
         lead = np.zeros(qps.size, np.int64)
-        heads = np.flatnonzero(w_start == np.arange(source.size))
+        heads = true(w_start == np.arange(source.size))
         lead[source[heads]] = s.q_tx[qps[source[heads]]] - first[heads]
         need((lead >= 0) & (lead < 1 << 30), "packet of no WQE")
         nth = rank + lead[dense]
@@ -85,7 +85,7 @@ class Transmit(Part):
             "packet before its fetch",
         )
         for qp, where, begin in fetched.again:
-            low, high = np.searchsorted(g, [qp, qp + 1])
+            low, high = g.searchsorted([qp, qp + 1])
             need((idx[low:high] < begin) | (pos[low:high] > where), "fetch of a sent WQE")
         # ---- the packet
         number = first[at] + k
@@ -94,7 +94,7 @@ class Transmit(Part):
         op = WRITE_OPS[2 * begins + last]
         size = np.minimum(mtu, s.w_len[w] - k * mtu)
         after = number + 1
-        others = np.flatnonzero(kind)
+        others = true(kind)
         if others.size:
             op[others] = _REQUEST_OP[s.w_op[w[others]]]
             size[others] = 0
@@ -102,21 +102,19 @@ class Transmit(Part):
         need((f.op == op) & (f.size == size), "request packet")
         need((f.psn == (number + s.q_sq_psn[g]) & MASK24), "PSN")
         need(f.ack_req == (last | ((k + 1) % s.params.ack_interval == 0)), "AckReq")
-        reth = np.flatnonzero(begins & (kind != ATOMIC)) if others.size else np.flatnonzero(begins)
+        reth = true(begins & (kind != ATOMIC)) if others.size else true(begins)
         if reth.size:
             va, rkey, length = self.link.reth(f, reth)
             who = w[reth]
             need((va == s.w_raddr[who]) & (rkey == s.w_rkey[who]) & (length == s.w_len[who]), "RETH")
         if others.size:
-            self._atomics(f, np.flatnonzero(kind == ATOMIC), w)
+            self._atomics(f, true(kind == ATOMIC), w)
         # a column that only this engine reads, and only between doorbell and here
         s.w_sent[w[last]] = pos[last] + s.position
         flat = s.w_flat[w] + k * mtu
         need(not s.meets_ring(flat, size), "source in a ring")
         left = qps, after[end], idx[end] + last[end]
-        return Sent(
-            f, w, idx, kind, number, after, f.side + frames.BASE + f.ext, flat, np.flatnonzero(begins), left
-        )
+        return Sent(f, w, idx, kind, number, after, f.side + frames.BASE + f.ext, flat, true(begins), left)
 
     def _atomics(self, f: Frames, which: I64, w: I64) -> None:
         """AtomicETH of atomic requests; FetchAdd has no boundary and carries 0 (wire.md 2)."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from pymodel.formats.arrays import I64, U8, U64
-from pymodel.nic.batch_rows import Odd, Rows, need
+from pymodel.nic.batch_rows import Odd, Rows, need, true
 from pymodel.nic.judge_exact import Exact
 from pymodel.nic.judge_state import RTS, State
 
@@ -59,7 +59,7 @@ class View:
             out = np.zeros((at.size, width), np.uint8)
             inside = ~beyond
             out[inside] = window[at[inside]].view(np.uint8).reshape(-1, width)
-            for i in np.flatnonzero(beyond).tolist():
+            for i in true(beyond).tolist():
                 tail = self.side[at[i] :]
                 out[i, : tail.size] = tail
             return out

@@ -55,9 +55,10 @@ class Events(Part):
     def passed(self, pe: int, written: int, answered: int) -> None:
         """CQEs without error that the batch engine judged."""
         codes = self._codes[pe]
-        codes.extend([0] * written)
+        left = len(codes) + written - answered
         for _ in range(min(answered, len(codes))):
             codes.popleft()
+        codes.extend([0] * (left - len(codes)))
 
     def programmed(self, c: int) -> None:
         """A CQ was programmed again: armed state 0."""

@@ -25,7 +25,7 @@ from pymodel.nic.batch_outstanding import Answers
 from pymodel.nic.batch_reads import Reads
 from pymodel.nic.batch_receive import Receive
 from pymodel.nic.batch_respond import Respond, Responses
-from pymodel.nic.batch_rows import FAR, Odd, Rows, last_of, need
+from pymodel.nic.batch_rows import FAR, Columns, Odd, Rows, last_of, need, true
 from pymodel.nic.batch_transmit import Transmit
 from pymodel.nic.batch_view import View
 from pymodel.nic.judge_exact import Exact
@@ -45,7 +45,23 @@ _PARTS: Final[tuple[tuple[int, int], ...]] = (
 _AXI: Final = (Kind.AXI_R, Kind.AXI_W, Kind.AXI_B, Kind.COMMIT)
 _BURSTS: Final = tuple(p for p in _PARTS if p[0] in (Kind.AXI_R, Kind.AXI_W) and p != (Kind.AXI_R, 2))
 _UNIT: Final = tuple((kind, AxiId.ATOMIC) for kind in (Kind.AXI_R, Kind.AXI_W, Kind.COMMIT, Kind.AXI_B))
-_KEYS: Final = np.array([kind << 8 | ident for kind, ident in _PARTS], np.uint16)
+_ALIEN: Final = len(_PARTS)
+
+
+def _groups() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Number of the part by kind << 8 | ID; behind them: an access of no known ID, then all other records."""
+    table = np.full(1 << 16, len(_PARTS) + 1, np.uint8)
+    for axi in _AXI:
+        table[axi << 8 : (axi + 1) << 8] = _ALIEN
+    for i, (kind, ident) in enumerate(_PARTS):
+        if kind in _AXI:
+            table[kind << 8 | ident] = i
+        else:
+            table[kind << 8 : (kind + 1) << 8] = i
+    return table
+
+
+_GROUP: Final = _groups()
 
 
 class Batch:
@@ -74,29 +90,23 @@ class Batch:
         return True
 
     @staticmethod
-    def _parts(records: Rec) -> Parts:
+    def _parts(columns: Columns) -> Parts:
         """The records of each of _PARTS, in the order of the stream."""
-        kind = records["kind"].astype(np.uint16)
-        axi = (kind >= Kind.AXI_R) & (kind <= Kind.COMMIT)
-        key = kind << 8 | np.where(axi, records["id"], 0)
+        key = _GROUP[columns.kind << 8 | columns.id]
+        need(key != _ALIEN, "AXI id")
         order = np.argsort(key, kind="stable")
-        ordered = records.view("V64")[order].view(records.dtype)
-        key = key[order]
-        bounds = np.searchsorted(key, _KEYS, side="left").tolist()
-        stops = np.searchsorted(key, _KEYS, side="right").tolist()
-        parts = {
-            part: Rows(ordered[a:b], order[a:b]) for part, a, b in zip(_PARTS, bounds, stops, strict=True)
-        }
-        known = sum(len(rows) for (k, _), rows in parts.items() if k in _AXI)
-        need(int(axi.sum()) == known, "AXI id")
-        return parts
+        count = np.bincount(key, minlength=len(_PARTS) + 2)
+        stop = np.cumsum(count)
+        bounds = zip((stop - count).tolist(), stop.tolist(), strict=True)
+        return {part: Rows(columns, order[a:b]) for part, (a, b) in zip(_PARTS, bounds, strict=False)}
 
     def _judge(self, records: Rec) -> None:
         s, core = self.s, self.view.exact.core
-        need(records["pe"] < len(s.pes), "PE")
+        columns = Columns(records)
+        need(columns.pe < len(s.pes), "PE")
         need(not any(s.cq_wait) or (s.c_prod - s.c_ci < s.c_depth), "full CQ")
         need(not (core.early or core.doubt), "open question")
-        part = self._parts(records)
+        part = self._parts(columns)
         need(not len(part[Kind.EVENT, 0]) and self.doorbells.quiet(part[Kind.MMIO_R, 0]), "event")
         for key in _BURSTS:
             burst = part[key]
@@ -143,7 +153,7 @@ class Batch:
         self.complete.responses(cqe_rows, cqes, cqe_b)
         # ---- bytes
         whole = bool(((store_flat | stores.len)[ring] & 127 == 0).all())
-        plain = np.flatnonzero(~ring) if whole else np.arange(len(stores))
+        plain = true(~ring) if whole else np.arange(len(stores))
         accesses = [
             written.take(plain),
             *deposits,
@@ -205,7 +215,7 @@ class Batch:
     def _known_from(self, table: Table) -> I64:
         """By PE, the position from which on overwritten bytes may be those of a READ that is still held."""
         out = np.full(len(self.s.pes), FAR)
-        held = np.flatnonzero(table.read & (table.end == FAR) & (table.ready < FAR))
+        held = true(table.read & (table.end == FAR) & (table.ready < FAR))
         for i in held.tolist():
             request, p = table.objects[i], int(table.pe[i])
             since = int(table.ready[i]) if request is None else request.position - self.s.position

@@ -296,14 +296,14 @@ class FlowRows:
         crc = self.head_crc[flow]
         for place, column in ((10, 16), (11, 17), (32, 38), (33, 39), (36, 42), (37, 43), (44, 50), (45, 51),
                               (46, 52), (47, 53)):  # fmt: skip
-            crc ^= self._table48[place][rows[:, column]]
+            crc ^= self._table48[place].take(rows[:, column])
         return crc
 
     def ack_crcs(self, flow: I64, rows: U8) -> U32:
         """ICRC values of ACK rows; the rows' fixed bytes must be those of the flow."""
         crc = self.ack_crc[flow]
         for place in range(45, 52):
-            crc ^= self._table52[place][rows[:, place + 6]]
+            crc ^= self._table52[place].take(rows[:, place + 6])
         return crc
 
 

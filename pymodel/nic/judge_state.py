@@ -47,6 +47,8 @@ class PeConfig:
 
 
 RTS, ERR, RESET = 1, 2, 0
+#: different keys that are looked up one by one
+_KEYS = 16
 #: rows of the tables are reused only this many WQEs (messages) later
 _MIN_ROWS = 1024
 #: duplicates per QP whose ACK may still be on its way out
@@ -272,6 +274,32 @@ class State:
     def row(self, g: int, idx: int) -> int:
         """Table row of a WQE."""
         return int(self.q_row[g]) + (idx & int(self.q_mask[g]))
+
+    def allowed(self, key: I64, remote: bool, right: I64, va: U64, length: I64, pe: I64) -> bool:
+        """Whether memory regions allow all of these accesses (nic.md 2); zero length is always allowed."""
+        name = (pe << 3 | right) << 32 | key
+        rest = np.flatnonzero(length)
+        # streams use few keys: each is looked up once, ranges are compared many at a time
+        for _ in range(_KEYS):
+            if not rest.size:
+                return True
+            first = int(rest[0])
+            same = name[rest] == name[first]
+            mine, rest = (rest, rest[:0]) if same.all() else (rest[same], rest[~same])
+            index = int(key[first]) >> 8
+            if index >= self.mr_rows.shape[1]:
+                return False
+            row = self.mr_rows[int(pe[first]), index]
+            tag = row["rtag"] if remote else row["ltag"]
+            good = row["valid"] and tag == int(key[first]) & 0xFF and (row["length"] or row["whole"])
+            if not good or not int(row["rights"]) >> int(right[first]) & 1:
+                return False
+            last = row["length"] - np.uint64(1) if row["length"] else np.uint64((1 << 64) - 1)
+            size = length[mine].view(np.uint64) - np.uint64(1)
+            if not ((size <= last) & (va[mine] - row["base"] <= last - size)).all():
+                return False
+        verdict = rules.mr_check(self.mr_rows, key, remote, right, va, length, pe)
+        return bool((verdict == rules.MrVerdict.OK).all())
 
     def meets_ring(self, flat: I64, length: I64) -> bool:
         """Whether one of n flat ranges touches an SQ or CQ ring."""

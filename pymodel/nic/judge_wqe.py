@@ -14,26 +14,31 @@ from pymodel.nic.judge_state import ATOMIC, READ, WRITE, State
 def spans(group: I64) -> tuple[I64, I64]:
     """Of a sorted group column: (start row of each row's group, rank of each row in its group)."""
     n = group.size
-    first = np.ones(n, np.bool_)
-    first[1:] = group[1:] != group[:-1]
-    start = np.maximum.accumulate(np.where(first, np.arange(n), 0))
+    if not n:
+        return group, group
+    edge = np.zeros(n + 1, np.bool_)
+    edge[0] = edge[n] = True
+    edge[1:n] = group[1:] != group[:-1]
+    begin = edge.nonzero()[0]
+    start = np.repeat(begin[:-1], begin[1:] - begin[:-1])
     return start, np.arange(n) - start
 
 
-def _plain(state: State, g: I64, idx: I64, raw: U8, version: I64, length: I64, laddr: U64) -> bool:
-    """Whether n WQEs all are good WRITEs; then no rule needs to look closer (nic.md 4)."""
-    words, half = raw.view("<u8"), raw.view("<u4")
-    low, high = words[:, 0], words[:, 1]
+def _plain(state: State, g: I64, idx: I64, words: U64, v1: Bools, length: I64, pe: I64) -> bool:
+    """Whether n WQEs, by column of 64-bit words, all are good WRITEs; then no rule needs to look closer."""
+    low, high, remote, _, local, laddr = words
     # opcode 1, with_imm 0, ds_data_num 2, in_line 0; csum_en and the rest of the dword do not matter
     good = (low & np.uint64(0xF9FF) == 2 << 11 | 1) & (high & np.uint64(1 << 34) == 0)
-    wqe_id = np.where(version == 1, low >> np.uint64(16) & np.uint64(0xFFFF), high >> np.uint64(44))
-    good &= wqe_id == (idx << 3 & np.where(version == 1, 0xFFFF, 0xFFFFF)).astype(np.uint64)
-    good &= (length <= rules.MAX_MESSAGE) & (half[:, 4] == length) & (half[:, 8] == length)
+    wqe_id = high >> np.uint64(44)
+    if v1.any():
+        wqe_id = np.where(v1, low >> np.uint64(16) & np.uint64(0xFFFF), wqe_id)
+    good &= wqe_id == (idx << 3 & np.where(v1, 0xFFFF, 0xFFFFF)).view(np.uint64)
+    size, half = length.view(np.uint64), np.uint64(0xFFFFFFFF)
+    good &= (length <= rules.MAX_MESSAGE) & (remote & half == size) & (local & half == size)
     if not good.all():
         return False
-    lkey = half[:, 9]
-    local = rules.mr_check(state.mr_rows, lkey, False, rules.Right.NONE, laddr, length, state.q_pe[g])
-    return bool((local == rules.MrVerdict.OK).all())
+    lkey, right = (local >> np.uint64(32)).view(np.int64), np.full(g.size, int(rules.Right.NONE))
+    return state.allowed(lkey, False, right, laddr, length, pe)
 
 
 def announce(
@@ -55,18 +60,17 @@ def announce(
     """
     version = state.q_version[g]
     pe = state.q_pe[g]
-    words = raw.view("<u8")
-    low, high = words[:, 0], words[:, 1]
-    half = raw.view("<u4")
-    op = (low & np.uint64(0xFF)).astype(np.int64)
-    with_imm = (low >> np.uint64(8) & np.uint64(1)).astype(np.int64)
+    # control, remote and local segment by column
+    words: U64 = np.ascontiguousarray(raw.view("<u8")[:, :6].T)
+    low, high, remote, raddr, local, laddr = words
+    op = (low & np.uint64(0xFF)).view(np.int64)
+    with_imm = (low >> np.uint64(8) & np.uint64(1)).view(np.int64)
     ce = high & np.uint64(1 << 33) != 0
-    length, rkey = half[:, 1].astype(np.int64), half[:, 5].astype(np.int64)
-    raddr, laddr = words[:, 3].copy(), words[:, 5].copy()
+    length = (low >> np.uint64(32)).view(np.int64)
     err = np.zeros(g.size, np.int64)
     kind = np.full(g.size, WRITE)
     rows = state.q_row[g] + (idx & state.q_mask[g])
-    if not _plain(state, g, idx, raw, version, length, laddr) or not mapped.all():
+    if not _plain(state, g, idx, words, version == 1, length, pe) or not mapped.all():
         fields = np.empty(g.size, wqe.WQE_FIELDS)
         for v in (1, 2):
             mine = version == v
@@ -114,8 +118,8 @@ def announce(
     state.w_raddr[rows] = raddr
     state.w_laddr[rows] = laddr
     state.w_flat[rows] = flat
-    state.w_rkey[rows] = rkey
-    state.w_lkey[rows] = half[:, 9]
+    state.w_rkey[rows] = (remote >> np.uint64(32)).view(np.int64)
+    state.w_lkey[rows] = (local >> np.uint64(32)).view(np.int64)
     state.w_fence[rows] = high >> np.uint64(35) & np.uint64(3) == 1
     state.w_got[rows] = 0
     state.w_land[rows] = np.where(kind == WRITE, packets, 0)
