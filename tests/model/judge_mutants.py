@@ -30,6 +30,8 @@ def end(judge: Judge, sim: Sim, counters: list[list[int]] | None = None) -> Judg
 def run(sim: Sim, exact: bool = False, splits: list[int] | None = None) -> Judge:
     """Judge a stream, whole or cut at the given records."""
     judge = Judge(sim.configs, exact=exact)
+    for error in sim.errors:
+        judge.add_error(*error)
     for part in np.split(sim.records, splits or []):
         judge.feed(part, sim.side)
         judge.flush()

@@ -182,6 +182,7 @@ class Stream:
         self.counters = [[0] * 64 for _ in range(n)]
         self.asyncs: list[list[tuple[int, int]]] = [[] for _ in range(n)]
         self.link_free = [0] * n
+        self.errors: list[tuple[int, int, int, str]] = []  # (PE, address, bytes, "r" or "w") that fail
         self.last_psn: dict[tuple[int, int, int], int] = {}  # (PE, QPN, WQE index) -> PSN of its last packet
         self.arrive: dict[tuple[int, int], int] = {}
         self.axi: dict[tuple[int, int, str], int] = {}

@@ -13,7 +13,7 @@ from pymodel.nic.params import Cnt
 from tests.model.stream_base import ATOMIC_NAMES, NOWHERE, OPS, Qp, Stream, Wqe
 
 #: errors that a WQE has before any packet of it is sent
-_AT_ONCE = (0xAB, 0x9F, 0xA7)
+_AT_ONCE = (0xAB, 0x9F, 0xA7, 0xAC)
 #: cycles between an arm or a CQE's response and what they change at the output
 _EVENT_LATENCY = 3
 
@@ -128,6 +128,10 @@ class Requester(Stream):
                 w.error = 0xAB
             case "imm":
                 with_imm, w.error = 1, 0xAB
+            case "fetch":
+                # in the first lap of the ring: a slot fails for good
+                self.errors.append((qp.pe, qp.ctx.sq_base + index % k.depth * 128, 128, "r"))
+                w.error = 0xAC
             case "length":
                 r_len, w.error = length + 1, 0x9F
             case "lkey":
@@ -186,7 +190,10 @@ class Requester(Stream):
         delay = self.in_order(qp.pe, 0, "r")
 
         def done() -> None:
-            self.emit(Kind.AXI_R, qp.pe, id=0, addr=addr, len=2 * n, aux0=since)
+            bad = any(w.error == 0xAC for w in got)
+            self.emit(Kind.AXI_R, qp.pe, id=0, addr=addr, len=2 * n, aux0=since, flags=2 * bad)
+            if bad:
+                self.count(qp.pe, Cnt.BUS_FETCH)
             for w in got:
                 if qp.stopped:
                     break
@@ -372,8 +379,8 @@ class Requester(Stream):
         """The CQE of a WQE, its response, and the program that sees it."""
         cq, ignore, v1 = qp.cq, qp.cq.ctx.ignore_overrun, qp.ctx.version == 1
         wqe_id = w.index << 3
-        opcode = 0 if code == 0xFF else w.opcode
-        imm = w.fault == "imm" and code != 0xFF
+        blind = code in (0xFF, 0xAC)
+        opcode, imm = 0 if blind else w.opcode, w.fault == "imm" and not blind
         phase = w.index & (0x1FFF if v1 else 0x1FFFF) if ignore else number
         body = struct.pack(
             "<IIIIQII", code | (qp.qpn & 0x7FFF) << 8 | imm << 27, 0, 0 if code else w.length, 0,

@@ -63,6 +63,7 @@ def test_contended_word() -> None:
 
 
 ERRORS = [
+    ("read:fetch", 0xAC), ("fa64:fetch", 0xAC),
     ("read:wqe_id", 0xAB), ("read:imm", 0xAB), ("read:in_line", 0xAB), ("read:ds", 0xAB),
     ("read:length", 0x9F), ("read:lkey", 0xA7), ("read:rkey", 0xA5), ("read:target", 0xA6),
     ("read:sink", 0xB3), ("read:rsp_opcode", 0xAA), ("read:rsp_length", 0xA8),
