@@ -48,11 +48,6 @@ class InboundWrite:
         #: the same of the bursts without response; shorter than `unanswered` where some are not known
         self.open: deque[tuple[int, int]] = deque()
 
-    @property
-    def late(self) -> bytes | None:
-        """The bytes that golden memory does not have yet."""
-        return self.payload
-
 
 class Request:
     """One READ or atomic that a responder accepted, until its last response left the NIC (wire.md 5)."""

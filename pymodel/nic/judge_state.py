@@ -327,7 +327,3 @@ class State:
     def complete(self, row: int, acked: int) -> bool:
         """Whether a WQE without error is complete: acknowledged, its result bytes in memory."""
         return bool(self.w_first[row] + self.w_np[row] <= acked and self.w_land[row] >= self.w_np[row])
-
-    def reads_active(self) -> bool:
-        """Whether a READ or atomic is under way anywhere, or a result on its way to memory."""
-        return any(map(len, self.q_reads.values())) or any(map(len, self.r_reads.values()))
