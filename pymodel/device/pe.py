@@ -16,7 +16,7 @@ from pymodel.device.driver import driver_of
 from pymodel.device.queues import QpState
 from pymodel.device.sync import SignalOp, Team
 from pymodel.device.ub import UB_BYTES, LocalTensor, RdmaConfig, Words, scratch_words
-from pymodel.host.config import HEAP_SYNC_BYTES
+from pymodel.host.config import HEAP_SYNC_BYTES, MAX_QPS
 from pymodel.host.queue_info import QP_INFO_ADDR, QueueInfo
 from pymodel.platform import Bytes, PostInfo, Program, Watch, join, now, sleep, spawn, store, wait
 
@@ -166,6 +166,8 @@ class Pe:
                 raise IndexError(f"PE {peer} of {self.n_pes}")
             if not 0 <= qp_idx < self.qp_num:
                 raise IndexError(f"QP {qp_idx} of {self.qp_num} per peer")
+            if qp_idx >= MAX_QPS:
+                raise IndexError(f"QP {qp_idx} to PE {peer}: the device API has at most {MAX_QPS}")
             sq, cq = self._info.contexts(self.view, peer, qp_idx)
             rkey = self._info.keys(peer)[1]
             version = self.fabric.version(self.rank, peer, qp_idx)

@@ -272,8 +272,12 @@ def test_up_to_32_qps_a_peer() -> None:
 
     model, slots = run(main, qps=32)
     assert len({model.fabric.qps[0, 1, post.qp].qpn for post, _ in slots.seen}) == 32
-    with pytest.raises(ValueError, match="33 QPs per peer: at most 32"):
-        FabricConfig(qps=33)
+
+    async def beyond(pe: Pe) -> None:
+        await device.aclshmemx_roce_qp_quiet(pe, 1, 32)
+
+    with pytest.raises(IndexError, match="QP 32 to PE 1: the device API has at most 32"):
+        run(beyond, qps=33)
 
 
 # ------------------------------------------------------------------ staging in UB
