@@ -218,7 +218,7 @@ module datapath
   pay_beat_t   pay;
   ack_job_t    ack;
   logic        mr_busy_gather, mr_busy_done, mr_busy_rsp, mr_busy_amo, gather_err;
-  logic        busy_gather, busy_frame, busy_resp, busy_done, busy_rsp, busy_engine, busy_amo;
+  logic        busy_gather, busy_frame, busy_parse, busy_resp, busy_done, busy_rsp, busy_engine, busy_amo;
   cnt_inc_t    cnt_frame, cnt_parse, cnt_resp, cnt_done, cnt_rsp, cnt_engine, cnt_amo;
   logic        rsp_job_valid, rsp_job_ready, job_valid, job_ready;
   tx_job_t     rsp_job, job;
@@ -278,7 +278,8 @@ module datapath
   rx_parse #(.Depth(RxDepth)) i_parse (
       .clk_i, .rst_ni, .mac_i, .ip_i, .s_axis_tdata, .s_axis_tkeep, .s_axis_tlast, .s_axis_tvalid, .s_axis_tready,
       .hdr_valid_o(hdr_valid), .hdr_ready_i(hdr_ready), .hdr_o(hdr),
-      .rd_en_i(buf_rd_en), .rd_addr_i(buf_rd_addr), .rd_data_o(buf_rd_data), .release_i(buf_release), .cnt_o(cnt_parse)
+      .rd_en_i(buf_rd_en), .rd_addr_i(buf_rd_addr), .rd_data_o(buf_rd_data), .release_i(buf_release),
+      .drain_i, .drain_busy_o(busy_parse), .cnt_o(cnt_parse)
   );
 
   assign room = done_room && rsp_room && move_cnt <= 4'(MoveDepth - Pipeline);
@@ -355,7 +356,8 @@ module datapath
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) drain_busy_o <= 1'b0;
     else begin
-      drain_busy_o <= busy_gather || busy_frame || busy_resp || busy_done || busy_rsp || busy_engine || busy_amo;
+      drain_busy_o <= busy_gather || busy_frame || busy_parse || busy_resp || busy_done || busy_rsp || busy_engine ||
+                      busy_amo;
     end
   end
 

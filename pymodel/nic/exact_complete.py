@@ -22,6 +22,8 @@ class Complete(Part):
     def __init__(self, core: Core, events: Events) -> None:
         super().__init__(core)
         self.events = events
+        #: cycle of the refused write that ended a CQ
+        self._refused: dict[int, int] = {}
         self._cq_flat = self.s.c_flat[self.s.c_order].tolist()
 
     def cqe(self, r: Any) -> None:
@@ -45,7 +47,9 @@ class Complete(Part):
         qpn15 = w0 >> 8 & 0x7FFF
         owners = [g for g in np.flatnonzero((s.q_pe == pe) & (s.q_cq == c)).tolist()
                   if int(s.q_qpn[g]) & 0x7FFF == qpn15]  # fmt: skip
-        if not owners or s.c_dead[c]:
+        formed = (ts_word & (1 << 48) - 1) + self.core.time_origin
+        # a CQE that was formed before the write response that ends its CQ is still written
+        if not owners or (s.c_dead[c] and formed > self._refused.get(c, -1)):
             self.events.written(pe, 0)
             due = "none, the CQ is in overrun" if s.c_dead[c] else f"a QP of CQ {int(s.c_cqn[c])}"
             self.find(Check.CQE_UNEXPECTED, pe, "qp_id", due, f"{qpn15}")
@@ -67,8 +71,10 @@ class Complete(Part):
         def slot_of(number: int) -> int:
             return int(s.c_base[c]) + (0 if s.c_ignore[c] else number % depth) * stride
 
-        if s.q_state[g] == RESET or idx >= s.q_pi[g] or (named < idx and start != slot_of(prod)):
-            due = f"WQE {idx}" if s.q_state[g] != RESET and idx < s.q_pi[g] else "no WQE is outstanding"
+        # a reset waits for what completes while its command is taken
+        gone = s.q_state[g] == RESET and formed > int(s.q_err_time[g]) + SETTLE
+        if gone or idx >= s.q_pi[g] or (named < idx and start != slot_of(prod)):
+            due = f"WQE {idx}" if not gone and idx < s.q_pi[g] else "no WQE is outstanding"
             self.find(Check.CQE_UNEXPECTED, pe, "wqe_id", due, f"WQE {named}, code {code:#x}", g, named)
             return
         in_order = named == idx and not wqe_id & 7
@@ -122,12 +128,11 @@ class Complete(Part):
         ):
             if expected != got:
                 self.find(Check.CQE_FIELD, pe, name, f"{expected:#x}", f"{got:#x}", g, idx)
-        ts = (ts_word & (1 << 48) - 1) + self.core.time_origin
         low = max(int(s.w_time[row]), int(s.c_ts[c]))
-        if not low <= ts <= self.core.time:
-            self.find(Check.CQE_TS, pe, "ts", f"{low} to {self.core.time}", f"{ts}", g, idx)
+        if not low <= formed <= self.core.time:
+            self.find(Check.CQE_TS, pe, "ts", f"{low} to {self.core.time}", f"{formed}", g, idx)
         # ---- effect
-        s.c_ts[c] = max(int(s.c_ts[c]), min(ts, self.core.time))
+        s.c_ts[c] = max(int(s.c_ts[c]), min(formed, self.core.time))
         at = s.memory.flat(pe, start, min(stride, count))
         if at >= 0:
             s.memory.view[at : at + min(stride, count)] = beat[lane : lane + min(stride, count)]
@@ -147,6 +152,7 @@ class Complete(Part):
             s.q_err_time[g] = self.core.time
             s.q_odd[g] = True
             self.core.stop_results(g)
+            self.core.stop_inbound(g)
 
     def _early(self, pe: int, g: int, idx: int, row: int) -> None:
         """A good CQE before its WQE is complete."""
@@ -178,9 +184,9 @@ class Complete(Part):
             row = s.row(g, idx)
             err, acked = int(s.w_err[row]), s.complete(row, int(s.q_ack[g]))
             allowed: set[int] = set()
-            if not s.q_flush[g] and (s.q_state[g] == RTS or s.q_err_race[g]):
+            if not s.q_flush[g] and (s.q_state[g] != ERR or s.q_err_race[g]):
                 allowed = {err} if err else {0} if acked else set()
-            if s.q_state[g] == ERR and (s.q_err_race[g] or not allowed):
+            if s.q_state[g] != RTS and (s.q_err_race[g] or not allowed):
                 allowed = allowed | {int(CqeError.FLUSH)}
             silent = 0 in allowed and not s.w_ce[row]
             if not silent or (code and idx & ids == wqe_id >> 3):
@@ -200,8 +206,11 @@ class Complete(Part):
         self.events.answered(pe, c, bad)
         if bad:
             self.count(pe, Cnt.BUS_CQE)
-            s.asyncs[pe].append((AsyncKind.CQE_BUS_ERR, int(s.c_cqn[c])))
-            self.core.cq_overrun(c)
+            if not s.c_dead[c]:
+                # one event for an overrun, however many of its CQEs are refused
+                s.asyncs[pe].append((AsyncKind.CQE_BUS_ERR, int(s.c_cqn[c])))
+                self.core.cq_overrun(c)
+                self._refused[c] = self.core.time
 
     # ------------------------------------------------------------------ room
     def wait_over(self, c: int, pe: int, moved: bool) -> None:

@@ -18,6 +18,11 @@ MASK24: Final = 0xFFFFFF
 #: cycles in which a change to ERR that came from elsewhere may still race with a packet on its way in
 SETTLE: Final = 256
 NEVER: Final = 1 << 62
+#: counters of which a packet moves one or another, where it is open whether its QP is in RTS
+PACKET_COUNTERS: Final = (
+    Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE, Cnt.DUPLICATE, Cnt.PSN_AHEAD, Cnt.READ,
+    Cnt.DROP_SYNDROME, Cnt.RD_TOO_MANY,
+)  # fmt: skip
 
 
 def signed24(value: int) -> int:
@@ -137,12 +142,29 @@ class Core:
             s.q_err_race[g] = True
             s.q_odd[g] = True
             self.stop_results(g)
+            self.stop_inbound(g)
 
     def stop_results(self, g: int) -> None:
         """Results of a QP in ERR: target bytes of flushed WQEs may be old or new (nic.md 6)."""
         for entry in self.s.results[int(self.s.q_pe[g])]:
             if entry.gq == g:
                 entry.optional = True
+
+    def stop_inbound(self, g: int) -> None:
+        """Packets of a QP that leaves RTS may wait in the receive path: they are executed or dropped."""
+        s, pe = self.s, int(self.s.q_pe[g])
+        held = s.r_reads.get(g, ())
+        waits = any(not e.done for queue in (s.inbound[pe], s.results[pe]) for e in queue)
+        atomics = any(e.kind != READ for q, queue in s.r_reads.items() if s.q_pe[q] == pe for e in queue)
+        if not waits and not atomics and all(e.sent for e in held):
+            return
+        self.loose |= {(pe, int(n)) for n in PACKET_COUNTERS}
+        for entry in s.inbound[pe]:
+            if entry.gq == g and not entry.done:
+                entry.optional = True
+        for request in held:
+            if not request.sent:
+                request.optional = True
 
     def cq_overrun(self, c: int) -> None:
         """The CQ takes no CQE until programmed again; its QPs go to ERR (nic.md 6)."""

@@ -12,7 +12,7 @@ from pymodel.nic.exact_complete import Complete
 from pymodel.nic.exact_core import MASK24, Core, Part
 from pymodel.nic.exact_events import Events
 from pymodel.nic.judge_records import Check
-from pymodel.nic.judge_state import ERR, RESET, RTS
+from pymodel.nic.judge_state import ERR, READ, RESET, RTS
 from pymodel.nic.judge_wqe import announce, settle
 from pymodel.nic.params import CMD_REG, CMD_STAGE, STAGE_WORDS, AsyncKind, Cnt, Csr
 
@@ -177,12 +177,16 @@ class Host(Part):
         """RESET: what is under way may still come, what is left of it goes with the next set (nic.md 6)."""
         s, c = self.s, int(self.s.q_cq[g])
         s.q_ret[g] = s.retired(g)
+        if s.q_pi[g] > s.q_ret[g]:
+            self.core.loose.add((pe, int(Cnt.WQE)))
         if c >= 0 and s.c_dead[c] and s.q_state[g] != RESET:
             self.count(pe, Cnt.CQE_DISCARD, int(s.q_pi[g] - s.q_ret[g]))
             s.q_ret[g] = s.q_pi[g]
             self.core.loose |= {(pe, int(n)) for n in (Cnt.FLUSH, Cnt.CQ_OVERRUN)}
         s.q_state[g] = RESET
+        s.q_err_time[g] = self.core.time
         self.core.stop_results(g)
+        self.core.stop_inbound(g)
 
     def _set(self, pe: int, g: int) -> None:
         """A QP leaves RESET: indices, MSN and saved state are 0 again; the PSNs may be new."""
@@ -197,7 +201,11 @@ class Host(Part):
         for column in (s.q_bad, s.q_err_time, s.r_req, s.r_sent):
             column[g] = -1
         self.core.silent.discard(g)
-        self.core.drop_requests(g, list(s.r_reads.get(g, ())))
+        held = list(s.r_reads.get(g, ()))
+        if any(request.kind != READ for request in held):
+            # executed or not, it was never answered
+            self.core.loose.add((pe, int(Cnt.ATOMIC)))
+        self.core.drop_requests(g, held)
         for due in (s.r_nak, s.r_nak_before, s.r_dup, self.core.early, self.core.maybe, s.q_reads):
             due.pop(g, None)
         # packets that met its change to ERR and were not executed after all

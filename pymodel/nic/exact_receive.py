@@ -9,21 +9,16 @@ from pymodel.formats.cqe import CqeError
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
-from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, signed24
+from pymodel.nic.exact_core import NEVER, PACKET_COUNTERS, SETTLE, Core, Part, signed24
 from pymodel.nic.exact_memory import Memory
 from pymodel.nic.judge_entries import ATOMIC, InboundWrite, Request
-from pymodel.nic.judge_state import DUPLICATES, ERR, RESET
+from pymodel.nic.judge_state import DUPLICATES, RTS
 from pymodel.nic.params import AsyncKind, Cnt
 
 #: CQE error code by NAK code (nic.md 4)
 _NAK_CODE = {1: CqeError.NAK_INV_REQ, 2: CqeError.NAK_MR, 3: CqeError.NAK_REMOTE_OPER_ERR}
 _NAK_RX = {0: Cnt.NAK_SEQ_RX, 1: Cnt.NAK_INV_RX, 2: Cnt.NAK_ACC_RX, 3: Cnt.NAK_OP_RX}
 _WRITES = (frames.WRITE_FIRST, frames.WRITE_MIDDLE, frames.WRITE_LAST, frames.WRITE_ONLY)
-#: counters that a packet on a QP's way to ERR leaves open
-_OPEN = (
-    Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE, Cnt.DUPLICATE, Cnt.PSN_AHEAD, Cnt.READ,
-    Cnt.DROP_SYNDROME, Cnt.RD_TOO_MANY,
-)  # fmt: skip
 #: a request is refused because the table is full: NAK 1 with a counter of its own
 _FULL = -1
 
@@ -44,14 +39,14 @@ class Receive(Part):
             return
         index = got.dst_qpn - s.params.first_qpn
         g = int(s.qp_lut[pe, index]) if 0 <= index < s.params.num_qp else -1
-        if g < 0 or s.q_state[g] == RESET or (s.q_state[g] == ERR and time - int(s.q_err_time[g]) >= SETTLE):
+        if g < 0 or (s.q_state[g] != RTS and time - int(s.q_err_time[g]) >= SETTLE):
             self.count(pe, Cnt.DROP_QP)
             return
-        # whether the change to ERR comes first is open: memory tells what was executed
-        late = bool(s.q_state[g] == ERR or (s.q_bad[g] >= 0 and s.retired(g) >= s.q_bad[g]))
+        # whether the change to ERR or RESET comes first is open: memory tells what was executed
+        late = bool(s.q_state[g] != RTS or (s.q_bad[g] >= 0 and s.retired(g) >= s.q_bad[g]))
         late |= g in self.core.doubt
         if late:
-            self.core.loose |= {(pe, int(n)) for n in _OPEN}
+            self.core.loose |= {(pe, int(n)) for n in PACKET_COUNTERS}
         if got.src_ip != s.flows[g].dst_ip:
             self.count(pe, Cnt.DROP_IP_SRC)
         elif got.opcode not in frames.RESPONSES:

@@ -42,6 +42,10 @@ module rx_parse
     output data_t            rd_data_o,
     /// beats of the buffer that are free again this cycle
     input  beats_t           release_i,
+    /// QP that a reset waits for
+    input  qp_err_evt_t      drain_i,
+    /// a packet of that QP may still wait here
+    output logic             drain_busy_o,
     /// counters
     output cnt_inc_t         cnt_o
 );
@@ -113,6 +117,19 @@ module rx_parse
       .clk_i, .rst_ni, .in_valid_i(ok), .in_ready_o(hdr_ready), .in_data_i(hdr),
       .out_valid_o(hdr_valid_o), .out_ready_i(hdr_ready_i), .out_data_o(hdr_o), .count_o(hdr_cnt)
   );
+
+  // ------------------------------------------------------------------ reset of a QP
+  // what came in before the reset must be judged, and what is queued of the QP taken: it would meet the next context
+  logic drain_port, drain_hdr;
+  drain_mark i_drain_port (
+      .clk_i, .rst_ni, .drain_i, .push_i(s_axis_tvalid && s_axis_tready && s_axis_tlast), .push_qpi_i(~drain_i.qpi),
+      .pop_i(end_q), .busy_o(drain_port)
+  );
+  drain_mark i_drain_hdr (
+      .clk_i, .rst_ni, .drain_i, .push_i(ok), .push_qpi_i(qp_t'(hdr.dest_qpn - 24'(FirstQpn))),
+      .pop_i(hdr_valid_o && hdr_ready_i), .busy_o(drain_hdr)
+  );
+  assign drain_busy_o = drain_port || drain_hdr;
 
   // ------------------------------------------------------------------ store; a dropped packet's beats are taken back
   logic [AddrW-1:0] wr_q, start_q, base;

@@ -17,7 +17,8 @@ from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic import judge_frames
 from pymodel.nic.params import Cnt
 from tb.sim.platform import Rig
-from tests.nic.raw import SOURCE, RawQp
+from tests.nic.raw import SOURCE, RawQp, fill_sources, renew
+from tests.nic.stage import any_good, clear_errors, error
 
 PES = 2
 MTU = 256
@@ -273,3 +274,31 @@ async def test_bus_gather_counts_every_burst(dut):
     assert counters[Cnt.BUS_GATHER] == 4
     findings = await rig.finish()
     assert not findings, rig.judge.report()
+
+
+@cocotb.test()
+async def test_judge_allows_cqes_formed_before_a_refused_one(dut):
+    """The judge knew no CQE behind a refused one, though those already formed are still written."""
+    depth = 16
+    config = FabricConfig(n_pes=2, qps=3, seed=cocotb.RANDOM_SEED, mtus=(MTU,), sq_depths=(depth,))
+    rig = Rig(dut, Fabric.build(config))
+    await rig.start()
+    await fill_sources(rig, cocotb.RANDOM_SEED)
+    ends, rng = [RawQp(rig, 0, 1, q) for q in range(3)], random.Random(cocotb.RANDOM_SEED)
+    for q, qp in enumerate(ends):
+        error(rig, 0, qp.plan.cq_base + (4 + q) * qp.plan.cq_stride, qp.plan.cq_stride, "w")
+
+    async def main(pe: Pe) -> list[int]:
+        if pe.rank:
+            return []
+        for qp in ends:
+            await qp.post(*[any_good(qp, rng, (2, 27)) for _ in range(depth)])
+        await pe.sleep(10_000)
+        return [qp.visible() for qp in ends]
+
+    result = await rig.run(main, sanitize=False)
+    assert result.returns[0] == [4, 5, 6]
+    clear_errors(rig)
+    for q, qp in enumerate(ends):
+        await renew(rig, qp, RawQp(rig, 1, 0, q), (0, 0), cqs=True)  # the judge keeps refused CQEs
+    await rig.check()

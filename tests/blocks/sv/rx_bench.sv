@@ -45,7 +45,7 @@ module rx_bench
   rx_parse #(.Depth(512)) i_dut (
       .clk_i, .rst_ni, .mac_i, .ip_i, .s_axis_tdata(rx_data_i), .s_axis_tkeep(rx_keep_i), .s_axis_tlast(rx_last_i),
       .s_axis_tvalid(rx_valid_i), .s_axis_tready(rx_ready_o), .hdr_valid_o, .hdr_ready_i, .hdr_o(hdr),
-      .rd_en_i, .rd_addr_i, .rd_data_o, .release_i, .cnt_o(cnt)
+      .rd_en_i, .rd_addr_i, .rd_data_o, .release_i, .drain_i('0), .drain_busy_o(), .cnt_o(cnt)
   );
 
   assign bth_o          = hdr.bth;
