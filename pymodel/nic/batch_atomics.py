@@ -82,7 +82,7 @@ class Atomics(Part):
         events += self._of_others(words, others) + self._of_inbound(words, inbound, runs)
         events += self._of_order(table, inbound, atomics)
         events.sort(key=lambda event: event[0])
-        game = replay.Replay(self.view, table, ends, words.tolist(), int(a.reads.aux0.min(initial=_LATE)))
+        game = replay.Replay(self.view, table, words.tolist(), int(a.reads.aux0.min(initial=_LATE)))
         for event in events:
             game.step(*event)
         for unit in game.units:
@@ -121,7 +121,7 @@ class Atomics(Part):
             value = self.view.gather(f.side[rows] + frames.BASE + frames.AETH, 8).view(">u8")[:, 0]
             events += zip(
                 f.rows.pos[rows].tolist(), [replay.ANSWER] * rows.size, table.pe[at].tolist(),
-                zip(at.tolist(), value.tolist(), strict=True), strict=True,
+                zip([table.objects[i] for i in at.tolist()], value.tolist(), strict=True), strict=True,
             )  # fmt: skip
         return events
 
@@ -167,7 +167,15 @@ class Atomics(Part):
         row = rows[np.maximum(at, 0)]
         waits = np.flatnonzero((at >= 0) & (table.g[row] == g) & (table.end[row] > b.pos[fresh]))
         pos, pe = b.pos[fresh[waits]].tolist(), b.pe[fresh[waits]].tolist()
-        return list(zip(pos, [replay.PASS] * len(pos), pe, row[waits].tolist(), strict=True))
+        return list(
+            zip(
+                pos,
+                [replay.PASS] * len(pos),
+                pe,
+                [table.objects[i] for i in row[waits].tolist()],
+                strict=True,
+            )
+        )
 
     def commit(self, runs: Runs) -> None:
         """Leave the executions that no answer has named."""

@@ -141,9 +141,17 @@ class Held(Part):
         if fresh.size:
             rows = got.held[order[fresh] - len(old)]
             operands = self.link.operands(got.f, rows)
-            for i, values in zip(fresh.tolist(), operands.T.tolist(), strict=True):
-                objects[i] = request = self._object(table, i)
-                request.operands = tuple(values)
+            ready = np.where(table.ready < FAR, table.ready + self.s.position, 0)
+            columns = (
+                table.g, table.number, table.op, table.va, table.rkey, table.length, table.packets, table.msn,
+                table.since, ready,
+            )  # fmt: skip
+            fields = zip(*(x[fresh].tolist() for x in columns), strict=True)
+            for i, (*of, since, position), values in zip(
+                fresh.tolist(), fields, operands.T.tolist(), strict=True
+            ):
+                objects[i] = request = Request(*of)
+                request.since, request.position, request.operands = since, position, tuple(values)
         table.objects = objects
 
     def _object(self, table: Table, i: int) -> Request:

@@ -103,19 +103,22 @@ class Reads(Part):
         low = s.w_laddr[row] & np.uint64(~63 & ALL_ONES)
         # last byte of the aligned source range: never wraps, an MR ends at 2^64 at the most
         high = (s.w_laddr[row] + (s.w_len[row] - 1).astype(np.uint64)) | np.uint64(63)
-        time, sent, pe = s.w_time[row], s.w_sent[row] - s.position, s.q_pe[g]
+        time, pe = s.w_time[row], s.q_pe[g]
+        known, sent = s.w_pos[row] - s.position, s.w_sent[row] - s.position
         if table.g.size:
-            low, high, time, sent, pe = (
-                np.concatenate(pair)
-                for pair in zip((low, high, time, sent, pe), self._held(table, responses), strict=True)
+            wqes = low, high, time, known, sent, pe
+            low, high, time, known, sent, pe = (
+                np.concatenate(pair) for pair in zip(wqes, self._held(table, responses), strict=True)
             )
         last = r.addr + (64 * r.len - 1).astype(np.uint64)
         since = r.aux0.astype(np.int64)
         for p in np.unique(r.pe).tolist():
             mine, reads = true(pe == p), true(r.pe == p)
             need(mine.size > 0, "gather without a WQE")
-            order = mine[np.lexsort((time[mine], low[mine]))]
-            lows, highs, times, gone = low[order], high[order], time[order], sent[order]
+            order = mine[np.argsort(low[mine], kind="stable")]
+            if (low[order[1:]] == low[order[:-1]]).any():
+                order = mine[np.lexsort((time[mine], low[mine]))]
+            lows, highs, times, here, gone = low[order], high[order], time[order], known[order], sent[order]
             # in the order of addresses they are found quicker
             reads = reads[np.argsort(r.addr[reads], kind="stable")]
             begin, end_at, when, now = r.addr[reads], last[reads], since[reads], r.pos[reads]
@@ -128,7 +131,7 @@ class Reads(Part):
             keys = rank << 44 | times
             latest = np.maximum(keys.searchsorted(rank[at] << 44 | when, side="right") - 1, 0)
             good = (lows[latest] <= begin) & (times[latest] <= when) & (highs[latest] >= end_at)
-            good &= gone[latest] > now
+            good &= (here[latest] < now) & (gone[latest] > now)
             # else the one that reaches farthest of all that begin before
             rest = true(~good)
             if not rest.size:
@@ -137,17 +140,21 @@ class Reads(Part):
             fresh[1:] = best[1:] != best[:-1]
             witness = np.maximum.accumulate(np.where(fresh, np.arange(best.size), 0))[at[rest]]
             missed = (times[witness] > when[rest]) | (highs[witness] < end_at[rest])
-            rest = rest[missed | (gone[witness] <= now[rest])]
+            rest = rest[missed | (here[witness] >= now[rest]) | (gone[witness] <= now[rest])]
             # else any: buffers that were used again within the batch
             need(rest.size * lows.size < _SEARCH, "too many gathers to search for")
             some = lows <= begin[rest][:, None]
             some &= highs >= end_at[rest][:, None]
             some &= times <= when[rest][:, None]
+            some &= here < now[rest][:, None]
             some &= gone > now[rest][:, None]
             need(some.any(axis=1), "gather outside the sources")
 
-    def _held(self, table: Table, responses: tuple[I64, I64, I64]) -> tuple[U64, U64, I64, I64, I64]:
-        """Sources of READ responses, packet by packet: first and last byte in beats, cycle, end, PE."""
+    def _held(self, table: Table, responses: tuple[I64, I64, I64]) -> tuple[U64, U64, I64, I64, I64, I64]:
+        """Sources of READ responses, packet by packet.
+
+        First and last byte in beats; cycle and position from which on they may be read; where they end; PE.
+        """
         rows = true(table.read & (table.length > 0) & (table.ready < FAR))
         source, k = ragged(table.sent[rows], (table.packets - table.sent)[rows])
         row = rows[source]
@@ -162,4 +169,5 @@ class Reads(Part):
         end[place[gone[reads]] + number[reads]] = pos[reads]
         last = (begin + (size - 1).astype(np.uint64)) | np.uint64(63)
         # the read is asked for after the last write response
-        return begin & np.uint64(~63 & ALL_ONES), last, table.since[row] + 1, end, table.pe[row]
+        first = begin & np.uint64(~63 & ALL_ONES)
+        return first, last, table.since[row] + 1, table.ready[row], end, table.pe[row]

@@ -12,10 +12,10 @@ from collections import deque
 from typing import Any, Final
 
 from pymodel.nic import judge_frames as frames
-from pymodel.nic.batch_held import GatherEnds, Table
+from pymodel.nic.batch_held import Table
 from pymodel.nic.batch_rows import Odd, need
 from pymodel.nic.batch_view import View
-from pymodel.nic.judge_entries import READ, Execution, Request
+from pymodel.nic.judge_entries import Execution, Request
 
 _M32: Final = 0xFFFFFFFF
 _M64: Final = (1 << 64) - 1
@@ -53,8 +53,8 @@ class Unit:
         #: their response
         self.open: dict[int, tuple[int, int]] = {}
         self.answered: list[tuple[int, int, int]] = []
-        #: atomics without answer by address, in order of arrival
-        self.waiting: dict[int, list[Request]] = {}
+        #: atomics without answer: how many by address and QP
+        self.waiting: dict[int, dict[int, int]] = {}
         self.answers = 0
 
     def settle(self) -> None:
@@ -94,10 +94,10 @@ def _copy(run: Execution) -> Execution:
 class Replay:
     """The executions of a batch."""
 
-    def __init__(self, view: View, table: Table, ends: GatherEnds, words: list[int], since: int) -> None:
+    def __init__(self, view: View, table: Table, words: list[int], since: int) -> None:
         """words: flat offsets of the 8-byte words of atomics, ascending. since: cycle of the first read."""
         s = view.s
-        self.table, self.memory, self.ends = table, s.memory, ends
+        self.memory = s.memory
         self._words = words
         self.units = [Unit(runs, last) for runs, last in zip(s.runs, s.last_run, strict=True)]
         for unit, answered in zip(self.units, view.exact.atomics.bursts_answered, strict=True):
@@ -109,16 +109,19 @@ class Replay:
         self._now: dict[int, bytearray] = {}
         #: visible writes: (PE, flat offset, bytes, size, position)
         self.shown: list[tuple[int, int, bytes, int, int]] = []
-        self.end, self.arrived, self.ready = table.end.tolist(), table.pos.tolist(), table.ready.tolist()
-        self.row = {id(e): i for i, e in enumerate(table.objects) if e is not None}
-        self.first = table.g.searchsorted(table.g).tolist()
-        self.behind = table.g.searchsorted(table.g, side="right").tolist()
+        #: where an atomic may execute
+        ready = zip(table.objects, table.ready.tolist(), strict=True)
+        self._ready = {id(e): position for e, position in ready if e is not None}
+        #: atomics without answer by QP, in order of arrival
+        self.held: dict[int, list[Request]] = {}
 
     def step(self, pos: int, kind: int, pe: int, what: Any) -> None:
         """One event."""
         unit = self.units[pe]
         if kind == ARRIVAL:
-            unit.waiting.setdefault(what.va, []).append(what)
+            waiting = unit.waiting.setdefault(what.va, {})
+            waiting[what.gq] = waiting.get(what.gq, 0) + 1
+            self.held.setdefault(what.gq, []).append(what)
         elif kind == ASK:
             self._read(unit, pe, pos, *what)
         elif kind == WRITE:
@@ -131,13 +134,13 @@ class Replay:
                 raise Odd("response without an atomic")
             run.done = what
         elif kind == ANSWER:
-            self._answer(unit, pos, *what)
+            self._answer(unit, *what)
         elif kind == PATCH:
             self._patch(*what)
         elif kind == BURST:
             self._burst(unit, pos, *what)
         elif kind == PASS:
-            need(self._may_be_over(unit, what, pos), "inbound write before an atomic of its QP")
+            need(self._may_be_over(unit, what), "inbound write before an atomic of its QP")
         else:
             i, time = what
             unit.answered.append((time, *unit.open.pop(i)))
@@ -180,7 +183,7 @@ class Replay:
         flat = self.memory.flat(pe, addr, 4)
         need(flat >= 0 and not addr & 3, "atomic read")
         run = Execution(addr, self._old(pe, addr, flat), asked, time)
-        run.of = [e for e in unit.waiting.get(addr, ()) if e.since < asked and self._heads(unit, e, pos)]
+        run.of = self._candidates(unit, addr, asked, pos)
         need(bool(run.of), "atomic that nobody asked for")
         word = addr & ~7
         late = [(a, n) for cycle, a, n in unit.answered if cycle >= asked]
@@ -200,18 +203,19 @@ class Replay:
         word = run.addr & ~7
         need(va >= word + 8 or va + size <= word, "inbound write on a locked word")
 
-    def _heads(self, unit: Unit, request: Request, pos: int) -> bool:
-        """Whether all atomics before a request of its QP may be over."""
-        row = self.row[id(request)]
-        for i in range(self.first[row], row):
-            if self.end[i] >= pos and not self._may_be_over(unit, i, pos):
-                return False
-        return True
+    def _candidates(self, unit: Unit, addr: int, asked: int, pos: int) -> list[Request]:
+        """Atomics on an address that may be the oldest ones of their QPs by now."""
+        out = []
+        for g in unit.waiting.get(addr, ()):
+            for request in self.held[g]:
+                if request.va == addr and request.since < asked and self._ready[id(request)] < pos:
+                    out.append(request)
+                if not self._may_be_over(unit, request):
+                    break
+        return out
 
-    def _may_be_over(self, unit: Unit, row: int, pos: int) -> bool:
-        request = self.table.objects[row]
-        if request is None or request.kind == READ:
-            return True  # READs hold no atomic up
+    @staticmethod
+    def _may_be_over(unit: Unit, request: Request) -> bool:
         return any(request in run.of and (run.done >= 0 or run.new is None) for run in unit.runs)
 
     def _write(self, unit: Unit, addr: int, strobe: int, count: int, beat: Any) -> None:
@@ -235,10 +239,8 @@ class Replay:
         self.shown.append((pe, flat, data, run.size, pos))
 
     # ------------------------------------------------------------------ answers
-    def _answer(self, unit: Unit, pos: int, row: int, value: int) -> None:
+    def _answer(self, unit: Unit, request: Request, value: int) -> None:
         """The execution that an ATOMIC ACK names by its old value."""
-        request = self.table.objects[row]
-        assert request is not None
         mask = (1 << 8 * request.length) - 1
         # of equal ones the earliest: whoever is answered later has been there longer
         run = next((x for x in unit.runs if x.done >= 0 and request in x.of and x.old & mask == value), None)
@@ -254,14 +256,15 @@ class Replay:
         for other in unit.runs:
             if request in other.of:
                 other.of.remove(request)
-        for i in range(self.first[row], self.behind[row]):
-            later = self.table.objects[i]
-            if i == row or later is None or later.kind == READ:
-                continue
-            if not self.arrived[i] < pos < self.end[i]:
-                continue
-            later.since = max(later.since, run.done)
+        held = self.held[request.gq]
+        held.remove(request)
+        for later in held:
+            if later.since < run.done:
+                later.since = run.done
             for other in unit.runs:
                 if later in other.of and other.asked <= run.done:
                     other.of.remove(later)
-        unit.waiting[request.va].remove(request)
+        waiting = unit.waiting[request.va]
+        waiting[request.gq] -= 1
+        if not waiting[request.gq]:
+            del waiting[request.gq]
