@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from pymodel.formats.arrays import I64, U64
-from pymodel.nic.batch_rows import ALL_ONES, FAR, Rows, by_group, need, sums, true
+from pymodel.nic.batch_rows import ALL_ONES, FAR, Odd, Rows, by_group, need, sums, true
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_entries import InboundWrite
 from pymodel.nic.judge_wqe import spans
@@ -86,7 +86,7 @@ class Land(Part):
     def match(self, new: Payload, r: Rows, commits: Rows, responses: Rows) -> Landing:
         """Match writes, COMMIT records and responses with received packets, in order of arrival per PE."""
         entries = [e for queue in self._queues for e in queue]
-        if not entries and not new.pe.size:
+        if not entries and not new.pe.size and not any(self._bursts):
             need(not (len(r) or len(commits) or len(responses)), "write without a packet")
             none = new.pe
             return Landing(
@@ -167,8 +167,8 @@ class Land(Part):
         for p, queue in enumerate(self._bursts):
             open_of: dict[int, int] = {}
             for e in queue:
-                need(e is not None and len(e.open) == e.unanswered, "write that matched nothing")
-                assert e is not None
+                if e is None or id(e) not in number or len(e.open) != e.unanswered:
+                    raise Odd("write that matched nothing")
                 nth = open_of.get(id(e), 0)
                 open_of[id(e)] = nth + 1
                 old.append((p, number[id(e)], *e.open[nth], -1))

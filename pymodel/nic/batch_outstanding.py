@@ -13,7 +13,7 @@ from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.batch_landing import Landing, Payload
 from pymodel.nic.batch_link import Frames, Link
-from pymodel.nic.batch_rows import FAR, MASK24, latest_of, need, previous, sums, true
+from pymodel.nic.batch_rows import FAR, MASK24, latest_of, need, previous, ragged, sums, true
 from pymodel.nic.batch_transmit import Sent
 from pymodel.nic.batch_view import Part, View
 from pymodel.nic.judge_state import ATOMIC, WRITE
@@ -65,6 +65,12 @@ class Answers(Part):
         """READs and atomics from before, and those that start in the batch."""
         s = self.s
         old = [(g, idx) for g, queue in s.q_reads.items() for idx in queue]
+        # nothing else may wait for data: a request that was never seen
+        live = true((s.q_txw > s.q_ret) & ~s.q_odd)
+        source, idx = ragged(s.q_ret[live], (s.q_txw - s.q_ret)[live])
+        row = s.q_row[live[source]] + (idx & s.q_mask[live[source]])
+        waits = np.count_nonzero(s.w_land[row] < s.w_np[row])
+        need(waits == sum(not s.q_odd[g] for g, _ in old), "data that nobody asked for")
         new = sent.begins[sent.kind[sent.begins] != WRITE] if sent.f.g.size else sent.begins
         none = np.zeros(0, np.int64)
         if not old and not new.size:

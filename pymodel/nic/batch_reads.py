@@ -54,8 +54,11 @@ class Reads(Part):
         for qp in np.unique(g[slot != first % s.q_depth[g]]).tolist():
             again += self._fetched_again(qp, true(g == qp), r.pos, slot, count, first, after)
         need((slot + count <= s.q_depth[g]) & (after <= pi[g]), "fetch order")
-        # the slot names one WQE only: no announced one lies a lap further on
-        need(all(begin + s.q_depth[qp] >= pi[qp] for qp, _, begin in again), "fetch order")
+        for qp, pos, begin in again:
+            # the slot names one WQE only: the one that lies a lap further on was not announced yet
+            lap = begin + int(s.q_depth[qp])
+            known = lap < pi[qp] and s.w_pos[s.row(qp, lap)] - s.position < pos
+            need(not known, "fetch order")
         row = s.q_row[g] + (first + count - 1 & s.q_mask[g])
         need((s.w_time[row] <= r.aux0.astype(np.int64)) & (s.w_pos[row] < r.pos + s.position), "early fetch")
         return Fetches(g, r.pos, after, again)

@@ -206,7 +206,7 @@ class Replay:
     def _candidates(self, unit: Unit, addr: int, asked: int, pos: int) -> list[Request]:
         """Atomics on an address that may be the oldest ones of their QPs by now."""
         out = []
-        for g in unit.waiting.get(addr, ()):
+        for g in sorted(unit.waiting.get(addr, ())):
             for request in self.held[g]:
                 if request.va == addr and request.since < asked and self._ready[id(request)] < pos:
                     out.append(request)

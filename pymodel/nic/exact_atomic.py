@@ -183,7 +183,7 @@ class Atomics(Part):
     def _heads(self, pe: int) -> list[Request]:
         """Atomics that may be the oldest of their QP by now; READs before them hold none up (nic.md 5)."""
         out: list[Request] = []
-        for g, queue in self.s.r_reads.items():
+        for g, queue in sorted(self.s.r_reads.items()):
             if self.s.q_pe[g] != pe:
                 continue
             for request in queue:
