@@ -67,7 +67,8 @@ def objects(s: State) -> dict[str, Any]:
         out[name] = [[payload(e) for e in queue] for queue in getattr(s, name)]
     for name, queues in (("bursts", s.inbound), ("result_bursts", s.results)):
         place = [{id(e): i for i, e in enumerate(queue)} for queue in queues]
-        out[name] = [[where.get(id(e), -1) for e in q] for q, where in zip(getattr(s, name), place, strict=True)]
+        pairs = zip(getattr(s, name), place, strict=True)
+        out[name] = [[where.get(id(e), -1) for e in q] for q, where in pairs]
     out["cqe_bursts"] = [list(q) for q in s.cqe_bursts]
     out["q_reads"] = {g: list(q) for g, q in s.q_reads.items() if q}
     out["r_reads"] = {g: [request(e) for e in q] for g, q in s.r_reads.items() if q}
