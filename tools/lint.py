@@ -4,8 +4,9 @@ Usage: lint.py [--only NAME[,NAME]] [--rtl DIR] [--top MODULE]
 
 Checks: verilator (-Wall over the whole design), slang (parse, elaboration, driver and latch analysis),
 verible (style), headers (a sentence for each port and parameter, file named after its module), ruff, mypy
-(--strict pymodel), generated (committed outputs equal what their generators write now). There is no list of
-exceptions; a generated file carries its own waivers, a hand-written one has to be clean.
+(--strict pymodel), benches (the sources that each block test names are all that its bench needs), generated
+(committed outputs equal what their generators write now). There is no list of exceptions; a generated file
+carries its own waivers, a hand-written one has to be clean.
 """
 
 import argparse
@@ -143,6 +144,11 @@ def check_mypy(scope: Scope) -> list[str]:
     return run([sys.executable, "-m", "mypy"], r": error:")
 
 
+def check_benches(scope: Scope) -> list[str]:
+    """Each block bench elaborates from the sources that its test names."""
+    return run([sys.executable, "-m", "tools.bench_check"], r"^\S+: ")
+
+
 def check_generated(scope: Scope) -> list[str]:
     """Each generator says whether its committed outputs are current."""
     found: list[str] = []
@@ -159,6 +165,7 @@ CHECKS: dict[str, Callable[[Scope], list[str]]] = {
     "headers": check_headers,
     "ruff": check_ruff,
     "mypy": check_mypy,
+    "benches": check_benches,
     "generated": check_generated,
 }
 

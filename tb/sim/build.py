@@ -390,6 +390,14 @@ def _verilate_args(bench: Bench) -> list[str]:
     return args
 
 
+def elaborate(bench: Bench) -> None:
+    """Parses and elaborates a bench without building it. Raises BuildError with the first cause."""
+    sources = _sources(bench)
+    with tempfile.TemporaryDirectory() as work:
+        cmd = ["verilator", "--lint-only", "-Wno-fatal", "-Wno-lint", "-Wno-style", *_verilate_args(bench)]
+        _run([*cmd, *map(str, sources)], ROOT, Path(work) / "log", f"bench {bench.top}: verilator")
+
+
 def _public_vlt(bench: Bench, ports: Sequence[str]) -> str:
     lines = ["`verilator_config"]
     lines += [f'public_flat_rw -module "{bench.top}" -var "{port}"' for port in ports]

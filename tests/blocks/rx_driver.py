@@ -18,7 +18,6 @@ BENCH = {
         "rtl/context/mr_fence.sv",
         "rtl/memory/*.sv",
         "rtl/wire/*.sv",
-        "rtl/requester/rr_pick.sv",
         "rtl/responder/*.sv",
         "rtl/atomic/*.sv",
         "rtl/datapath.sv",

@@ -18,8 +18,9 @@ from cocotb.triggers import FallingEdge, Timer
 BENCH = {
     "top": "arbiter_bench",
     "sources": [
+        "rtl/rnic_pkg.sv",
+        "rtl/common/*.sv",
         "rtl/fetch/wrr_arb.sv",
-        "rtl/requester/rr_pick.sv",
         "tests/blocks/sv/arbiter_bench.sv",
     ],
 }

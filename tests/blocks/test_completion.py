@@ -23,12 +23,9 @@ BENCH = {
     "top": "completion_bench",
     "sources": [
         "rtl/rnic_pkg.sv",
+        "rtl/common/*.sv",
         "rtl/requester/req_pkg.sv",
-        "rtl/common/fifo.sv",
         "rtl/context/ctx_ram.sv",
-        "rtl/requester/dyn_ram.sv",
-        "rtl/requester/rr_pick.sv",
-        "rtl/requester/drain_mark.sv",
         "rtl/requester/req_table.sv",
         "rtl/requester/req_fail.sv",
         "rtl/completion/cqe_format.sv",

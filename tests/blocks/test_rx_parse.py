@@ -29,7 +29,6 @@ BENCH = {
     "sources": [
         "rtl/rnic_pkg.sv",
         "rtl/common/*.sv",
-        "rtl/requester/drain_mark.sv",
         "rtl/wire/icrc_pkg.sv",
         "rtl/wire/rx_*.sv",
         "tests/blocks/sv/rx_bench.sv",

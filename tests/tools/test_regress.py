@@ -54,7 +54,12 @@ def regress(project: Path, *arguments: str) -> tuple[int, list[str]]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
     done = subprocess.run(
         [sys.executable, project / "tools" / "regress.py", "--jobs", "1", *arguments],
-        cwd=project, env=env, capture_output=True, text=True, check=False, timeout=120,
+        cwd=project,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     return done.returncode, done.stdout.splitlines()
 
