@@ -44,7 +44,7 @@ waves: $(STAMP) ## TEST=name (test or program) with waves, laid out along the da
 	@$(PY) tools/waves.py --test "$(TEST)" --seed $(SEED) --pes $(PES) --window "$(WINDOW)"
 
 .PHONY: lint
-lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, generated files current
+lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, sources of benches, generated files
 	@$(PY) tools/lint.py
 
 .PHONY: synth

@@ -1,7 +1,7 @@
 """Make what derives from rtl/csr/rnic_csr.rdl: the RTL, the Python map and the HTML page.
 
-tools/gen_csr.py            write the files
-tools/gen_csr.py --check    write nothing; exit 1 and name the files that are not current
+    tools/gen_csr.py            write the files
+    tools/gen_csr.py --check    write nothing; exit 1 and name the files that are not current
 """
 
 from __future__ import annotations
@@ -76,13 +76,8 @@ def rtl(top: AddrmapNode) -> dict[str, str]:
     """Register block and its package, by path."""
     with tempfile.TemporaryDirectory() as folder:
         RegblockExporter().export(
-            top,
-            folder,
-            cpuif_cls=PassthroughCpuif,
-            module_name="rnic_csr",
-            package_name="rnic_csr_pkg",
-            default_reset_activelow=True,
-            default_reset_async=True,
+            top, folder, cpuif_cls=PassthroughCpuif, module_name="rnic_csr", package_name="rnic_csr_pkg",
+            default_reset_activelow=True, default_reset_async=True,
         )
         made = {name: (Path(folder) / name).read_text() for name in ("rnic_csr_pkg.sv", "rnic_csr.sv")}
     return {
@@ -96,11 +91,8 @@ def python_map(top: AddrmapNode) -> str:
     lines += ["# byte offsets in the BAR; every register has 64 bits"]
     lines += [f"{node.inst_name.upper()}: Final = 0x{node.absolute_address:05X}" for node in items(top)]
     lines += ["", "# entries of the memories"]
-    lines += [
-        f"{node.inst_name.upper()}_ENTRIES: Final = {node.get_property('mementries')}"
-        for node in items(top)
-        if isinstance(node, MemNode)
-    ]
+    lines += [f"{node.inst_name.upper()}_ENTRIES: Final = {node.get_property('mementries')}"
+              for node in items(top) if isinstance(node, MemNode)]
     lines += ["", "# (lowest bit, width) of the fields, by register and field"]
     lines += ["FIELDS: Final[dict[str, dict[str, tuple[int, int]]]] = {"]
     for node in items(top):
@@ -135,18 +127,13 @@ def html_page(top: AddrmapNode) -> str:
                 f"<tr><td><td>{html.escape(field.inst_name)}<td>{field.msb}:{field.lsb}<td>{access(field)}"
                 f"<td>{'' if reset is None else hex(int(reset))}<td>{html.escape(text(field))}"
             )
-    return "\n".join(
-        [
-            f"<!doctype html><!-- {NOTE} --><meta charset=utf-8><title>rnic registers</title>",
-            "<style>body{font:14px sans-serif}td,th{padding:2px 9px;text-align:left;border-bottom:1px solid #ddd}"
-            ".r{background:#eef;font-weight:bold}</style>",
-            f"<h1>rnic registers</h1><p>{html.escape(text(top))}</p>",
-            "<table><tr><th>offset<th>name<th>bits<th>access<th>reset<th>meaning",
-            *rows,
-            "</table>",
-            "",
-        ]
-    )
+    return "\n".join([
+        f"<!doctype html><!-- {NOTE} --><meta charset=utf-8><title>rnic registers</title>",
+        "<style>body{font:14px sans-serif}td,th{padding:2px 9px;text-align:left;border-bottom:1px solid #ddd}"
+        ".r{background:#eef;font-weight:bold}</style>",
+        f"<h1>rnic registers</h1><p>{html.escape(text(top))}</p>",
+        "<table><tr><th>offset<th>name<th>bits<th>access<th>reset<th>meaning", *rows, "</table>", "",
+    ])
 
 
 def outputs() -> dict[str, str]:
