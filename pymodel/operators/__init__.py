@@ -1,0 +1,1 @@
+"""CAM's MoE operators: host layer (checks, tiling), API layer, and kernels in window and in SHMEM mode."""
