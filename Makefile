@@ -25,9 +25,9 @@ $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh
 
 .PHONY: sim
-sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1 PCAP=1
+sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1 PCAP=1 TIMELINE=1
 	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(PES) $(if $(filter 1,$(WAVES)),--waves) \
-	  $(if $(filter 1,$(PCAP)),--pcap) --window "$(WINDOW)"
+	  $(if $(filter 1,$(PCAP)),--pcap) $(if $(filter 1,$(TIMELINE)),--timeline) --window "$(WINDOW)"
 
 .PHONY: test
 test: $(STAMP) ## the tests, at most 15 minutes; JOBS=n SEED=n TEST=expression

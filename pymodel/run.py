@@ -157,7 +157,8 @@ class RunResult:
     ``posts``: WQEs posted through the API, of which ``reads`` and ``atomics``; ``put_bytes`` and
     ``get_bytes``: payload of WRITEs and READs. ``atomics_checked``: old values that the programs compared.
     ``errors_provoked``: error CQEs that the programs had announced (`Pe.expect_errors`). ``problems``: what
-    makes it a failure, one line each; ``returns``: of main, per PE.
+    makes it a failure, one line each; ``returns``: of main, per PE; ``figures``: what the programs counted
+    of their own work (`Pe.count`), summed.
     """
 
     cycles: int
@@ -168,6 +169,7 @@ class RunResult:
     atomics: int = 0
     atomics_checked: int = 0
     errors_provoked: int = 0
+    figures: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     returns: list[Any] = field(default_factory=list)
 
@@ -246,6 +248,8 @@ class Run:
         out.returns = [None if task is None else task.result for task in self.tasks]
         out.atomics_checked = sum(pe.atomics_checked for pe in self.pes)
         for pe in self.pes:
+            for figure, number in pe.figures.items():
+                out.figures[figure] = out.figures.get(figure, 0) + number
             for qp in pe.qps():
                 where = f"PE {pe.rank} to PE {qp.peer}, QP {qp.qp_idx} (QPN {qp.wqn})"
                 out.errors_provoked += sum(code in qp.provoked for _, code in qp.errors)

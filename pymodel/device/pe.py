@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,27 @@ class DeviceOptions:
     debug: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A wait of a program that was satisfied: bytes, peer it came from, from when to when (cycles)."""
+
+    addr: int
+    length: int
+    what: str
+    peer: int | None
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a program, from when to when (cycles)."""
+
+    name: str
+    start: int
+    end: int
+
+
 class Pe:
     """One processing element. Its methods apply to its own memory and NIC only.
 
@@ -79,6 +102,10 @@ class Pe:
         self.atomic = Atomics(self)
         self.atomics_checked = 0
         """Old values of atomics that the program compared with what they must be; it adds to this itself."""
+        self.figures: Counter[str] = Counter()
+        """What the program counts of its own work, for the run's table (`count`)."""
+        self.steps: list[Step] = []
+        self.waits: list[Waited] = []
         self.team_world = Team(0, 0, 1, self.n_pes)
         self._teams = 1
 
@@ -137,14 +164,14 @@ class Pe:
         The one way to read memory that a peer may be writing: the read synchronises with the writer.
         """
         view = self.view(addr, length)
-        deadline = None if timeout is None else await now() + timeout
-        return await wait(
-            (Watch(addr, length, hits),),
-            deadline,
-            lambda: until(view),
-            what=what or f"{length} bytes at {addr:#x} to change",
-            peer=peer,
-        )
+        start = self.core.backend.now()
+        deadline = None if timeout is None else start + timeout
+        what = what or f"{length} bytes at {addr:#x} to change"
+        watch = (Watch(addr, length, hits),)
+        held = await wait(watch, deadline, lambda: until(view), what=what, peer=peer)
+        if held:
+            self.waits.append(Waited(addr, length, what, peer, start, self.core.backend.now()))
+        return held
 
     async def wait_value(self, addr: int, value: int, nbytes: int = 4, *, peer: int | None = None) -> None:
         """Sleep until the little-endian integer of ``nbytes`` bytes at ``addr`` equals ``value``."""
@@ -266,6 +293,19 @@ class Pe:
         await sleep(cycles)
 
     # ------------------------------------------------------------------ reports
+    def count(self, figure: str, number: int = 1) -> None:
+        """Add to a figure of the run's table, for example tokens; the table shows the sum over the PEs."""
+        self.figures[figure] += number
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """What runs inside is a step of the program, shown as such in the timeline."""
+        start = self.core.backend.now()
+        try:
+            yield
+        finally:
+            self.steps.append(Step(name, start, self.core.backend.now()))
+
     def last_wqe(self) -> str:
         """State of the WQE posted last, for the hang report."""
         post = self.last_post

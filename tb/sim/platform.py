@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import cocotb
 import numpy as np
 import numpy.typing as npt
 
-from pymodel.device.pe import DeviceOptions
+from pymodel.device.pe import DeviceOptions, Pe
 from pymodel.host.table import Fabric
 from pymodel.nic.judge import Finding, Judge, PeConfig
 from pymodel.nic.params import CMD_STATUS, AxiId, Cnt, Csr
@@ -101,6 +101,8 @@ class Summary:
     cycles_per_second: int = 0
     wakeups_per_1000_cycles: float = 0.0
     seed: int = 0
+    figures: dict[str, int | float] = field(default_factory=dict)
+    """What the programs counted (`Pe.count`), and what follows from it."""
 
     def save(self, path: Path) -> None:
         """Write JSON."""
@@ -138,6 +140,8 @@ class Rig:
         self._judged = judge
         self._stall_limit = stall_limit
         self.summary = Summary(seed=self.seed)
+        self.pes: list[Pe] = []
+        """Those of the last run."""
         self._progress = os.environ.get("CAMHIL_PROGRESS")
         self._shown = time.monotonic()
         self._start = (0, 0, 0.0)
@@ -209,7 +213,7 @@ class Rig:
             self.fabric, mains, self.backend, seed=self.seed, options=options, sanitize=sanitize,
             hang_after=hang_after, observers=observers,
         )  # fmt: skip
-        lib, core = self.lib, run.core
+        lib, core, self.pes = self.lib, run.core, run.pes
         try:
             while (due := core.run_ready()) is not None:
                 lib.set_deadline(due)
@@ -235,6 +239,7 @@ class Rig:
         self.summary.wakeups_per_1000_cycles = round((lib.wakeups - self._start[1]) * 1000 / cycles, 3)
         result = run.result()
         self.summary.errors_provoked += result.errors_provoked
+        self.summary.figures.update(result.figures)
         return result
 
     def drain(self) -> npt.NDArray[np.void]:

@@ -1,7 +1,8 @@
 """cocotb side of ``make sim`` and ``camhil run --on rtl``: one device program over the NICs, judged.
 
 The configuration comes as JSON in ``CAMHIL_RUN`` (:class:`tb.sim.sim.SimConfig`); the summary goes to
-``summary.json`` in the working directory, what a capture holds to ``capture.txt``, also where the run fails.
+``summary.json`` in the working directory, what capture and timeline hold to ``capture.txt``, also where the
+run fails. Where programs wait for flags, the summary has the cycles from the first doorbell to the last flag.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pymodel.run import load
 from tb.sim.pcap import PcapWriter
 from tb.sim.platform import Rig
 from tb.sim.sim import SimConfig
+from tb.sim.timeline import Span, Timeline
 
 
 @cocotb.test()
@@ -27,6 +29,9 @@ async def program(dut) -> None:
     capture = PcapWriter(Path(config.pcap), config.run.pes, config.pcap_window) if config.pcap else None
     if capture is not None:
         rig.sinks.append(capture)
+    timeline = Timeline(Path(config.timeline), config.run.pes) if config.timeline else None
+    span = Span()
+    rig.sinks += [span] if timeline is None else [span, timeline]
     rig.summary.mismatches = 1  # stands if the run does not reach its end
     try:
         await rig.start()
@@ -35,9 +40,16 @@ async def program(dut) -> None:
             options=config.run.options(),
             sanitize=config.run.sanitize,
             hang_after=config.hang_after,
+            observers=() if timeline is None else (timeline,),
         )
         await rig.check(result)
+        if cycles := span.cycles(rig.pes):
+            moved = rig.summary.bytes / (cycles * config.run.pes)
+            rig.summary.figures["cycles_first_doorbell_to_last_flag"] = cycles
+            rig.summary.figures["bytes_per_cycle_and_NIC"] = round(moved, 1)
     finally:
         rig.summary.save(Path("summary.json"))
-        if capture is not None:
-            Path("capture.txt").write_text(capture.close())
+        said = [] if capture is None else [f"capture: {capture.close()}"]
+        said += [] if timeline is None else [f"timeline: {timeline.close(rig.pes)}"]
+        if said:
+            Path("capture.txt").write_text("\n".join(said))

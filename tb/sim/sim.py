@@ -20,7 +20,7 @@ from tb.sim import build, run
 
 ROOT = build.ROOT
 PROGRAMS = ROOT / "programs"
-DEFAULT_PROGRAM = "mixed"
+DEFAULT_PROGRAMS = ("mixed",)
 #: seconds between two lines of progress where the output is no terminal
 _LINE_EVERY = 5.0
 #: where a run says in one line what its capture holds
@@ -29,9 +29,11 @@ _CAPTURE = "capture.txt"
 
 @dataclass(frozen=True)
 class SimConfig:
-    """A run on the RTL in plain values: program and options, testbench knobs, cycles until it counts as
-    hung, and the file that takes its packets ('': none) with the simulation time in ns that it covers (None:
-    all).
+    """A run on the RTL in plain values.
+
+    Program and options, testbench knobs, cycles until it counts as hung, the file that takes its packets
+    ('': none) with the simulation time in ns that it covers (None: all), and the file for its timeline ('':
+    none).
     """
 
     run: RunConfig
@@ -39,6 +41,7 @@ class SimConfig:
     hang_after: int = 200_000
     pcap: str = ""
     pcap_window: tuple[int, int] | None = None
+    timeline: str = ""
 
     def fabric(self) -> FabricConfig:
         """The program's own ``fabric(n_pes, seed)`` where it defines one, else that of the run's options."""
@@ -46,7 +49,7 @@ class SimConfig:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        own = {name: getattr(self, name) for name in ("hang_after", "pcap", "pcap_window")}
+        own = {name: getattr(self, name) for name in ("hang_after", "pcap", "pcap_window", "timeline")}
         return json.dumps({"run": asdict(self.run), "knobs": dict(self.knobs), **own})
 
     @classmethod
@@ -54,7 +57,9 @@ class SimConfig:
         """The inverse of :meth:`to_json`."""
         raw = json.loads(text)
         window = raw["pcap_window"] and tuple(raw["pcap_window"])
-        return cls(RunConfig(**raw["run"]), raw["knobs"], raw["hang_after"], raw["pcap"], window)
+        return cls(
+            RunConfig(**raw["run"]), raw["knobs"], raw["hang_after"], raw["pcap"], window, raw["timeline"]
+        )
 
 
 class _Progress(threading.Thread):
@@ -136,7 +141,7 @@ def _show_capture(out: Path) -> None:
     """Print what the capture of the run in ``out`` holds, if it has one."""
     file = out / _CAPTURE
     if file.is_file():
-        print(f"capture: {file.read_text().replace(f'{ROOT}/', '')}")
+        print(file.read_text().replace(f"{ROOT}/", ""))
 
 
 def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
@@ -176,12 +181,13 @@ def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
 
 
 def _table(summary: Mapping[str, Any]) -> str:
+    figures = summary["figures"]
     rows = [
-        (key.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value}")
-        for key, value in summary.items()
+        (key.replace("_", " "), value) for key, value in {**summary, **figures}.items() if key != "figures"
     ]
-    width = max(len(key) for key, _ in rows)
-    return "\n".join(f"  {key:<{width}}  {value:>14}" for key, value in rows)
+    texts = [(key, f"{value:,}" if isinstance(value, int) else f"{value}") for key, value in rows]
+    width = max(len(key) for key, _ in texts)
+    return "\n".join(f"  {key:<{width}}  {value:>14}" for key, value in texts)
 
 
 def _program_path(name: str) -> str:
@@ -208,54 +214,70 @@ def _window(text: str) -> tuple[int, int] | None:
     return int(start), int(end)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command behind ``make sim``."""
-    parser = _Parser(prog="make sim", description="Run a device program on the RTL NICs, everything checked.")
-    parser.add_argument("--test", default=DEFAULT_PROGRAM, help="a program of programs/ or a .py file")
-    parser.add_argument("--pes", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--waves", action="store_true")
-    parser.add_argument("--pcap", action="store_true", help="write every packet to build/sim/run.pcapng")
-    parser.add_argument(
-        "--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves and capture cover"
-    )
-    args = parser.parse_args(argv)
-    out = build.BUILD / "sim"
-    try:
-        program = _program_path(args.test or DEFAULT_PROGRAM)
-        config = SimConfig(
-            RunConfig(program, pes=args.pes, on="rtl", seed=args.seed),
-            pcap=str(out / "run.pcapng") if args.pcap else "",
-            pcap_window=args.window,
-        )
-        config.fabric()
-        build.nic_bench(args.pes)
-    except (ValueError, ProgramError, build.BuildError) as error:
-        print(f"make sim: {error}", file=sys.stderr)
-        return 2
-    print(f"{Path(program).stem} on {args.pes} NICs, seed {args.seed}", flush=True)
+def _run_one(config: SimConfig, args: argparse.Namespace, out: Path) -> int:
+    """One program: its line, its table, the verdict. Gives the exit code."""
+    name = Path(config.run.program).stem
+    print(f"{name} on {args.pes} NICs, seed {args.seed}", flush=True)
     try:
         code, summary, reason = simulate(config, out, waves=args.waves, window=args.window)
     except build.BuildError as error:
         print(f"make sim: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("make sim: interrupted", file=sys.stderr)
-        return 130
     if summary:
         print(_table(summary))
     _show_capture(out)
     if args.waves:
         print(f"waves: {out / f'waves{build.wave_suffix()}'}")
     if code:
-        again = f"make sim TEST={args.test or DEFAULT_PROGRAM} PES={args.pes} SEED={args.seed}"
+        again = f"make sim TEST={args.test or name} PES={args.pes} SEED={args.seed}"
         print(
             f"FAILED: {reason}\nlog: {out / 'sim.log'}\nagain: {again}   (WAVES=1 for waveforms)",
             file=sys.stderr,
         )
     else:
-        print("good: every packet, byte and CQE as the golden model says")
+        print("good: every packet, byte and CQE as the golden model says", flush=True)
     return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command behind ``make sim``."""
+    parser = _Parser(prog="make sim", description="Run device programs on the RTL NICs, everything checked.")
+    default = ", then ".join(DEFAULT_PROGRAMS)
+    parser.add_argument("--test", default="", help=f"a program of programs/ or a .py file; else {default}")
+    parser.add_argument("--pes", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--waves", action="store_true")
+    parser.add_argument("--pcap", action="store_true", help="write every packet to run.pcapng")
+    parser.add_argument("--timeline", action="store_true", help="write timeline.json for Perfetto")
+    parser.add_argument(
+        "--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves and capture cover"
+    )
+    args = parser.parse_args(argv)
+    todo: list[tuple[SimConfig, Path]] = []
+    try:
+        for name in [args.test] if args.test else DEFAULT_PROGRAMS:
+            program = _program_path(name)
+            out = build.BUILD / "sim" / Path(program).stem
+            config = SimConfig(
+                RunConfig(program, pes=args.pes, on="rtl", seed=args.seed),
+                pcap=str(out / "run.pcapng") if args.pcap else "",
+                pcap_window=args.window,
+                timeline=str(out / "timeline.json") if args.timeline else "",
+            )
+            config.fabric()
+            todo.append((config, out))
+        build.nic_bench(args.pes)
+    except (ValueError, ProgramError, build.BuildError) as error:
+        print(f"make sim: {error}", file=sys.stderr)
+        return 2
+    try:
+        for config, out in todo:
+            if code := _run_one(config, args, out):
+                return code
+    except KeyboardInterrupt:
+        print("make sim: interrupted", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ def test_every_packet_of_a_run(tmp_path: Path) -> None:
     assert code == 0, reason
     names, packets = capture.read_pcapng(path)
     assert names == ["NIC 0", "NIC 1"]
-    assert (tmp_path / "out" / "capture.txt").read_text() == f"{summary['packets']:,} packets in {path}"
+    assert (tmp_path / "out" / "capture.txt").read_text() == (
+        f"capture: {summary['packets']:,} packets in {path}"
+    )
     assert len(packets) == summary["packets"]
     times = [p.ns for p in packets]
     assert times == sorted(times) and not any(t % 2 for t in times)
@@ -119,10 +121,10 @@ def test_make_sim(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`make sim PCAP=1`: the file of the whole run, of a window, and the line that names it."""
     base = ["--test", "hello_put", "--pes", "2"]
     assert sim.main(base) == 0
-    assert not (folder / "sim" / "run.pcapng").exists() and "capture" not in capsys.readouterr().out
+    assert not (folder / "sim" / "hello_put" / "run.pcapng").exists() and "capture" not in capsys.readouterr().out
     base.append("--pcap")
     assert sim.main(base) == 0
-    path = folder / "sim" / "run.pcapng"
+    path = folder / "sim" / "hello_put" / "run.pcapng"
     _, packets = capture.read_pcapng(path)
     assert [p.interface for p in packets] == [0, 1]
     assert f"\ncapture: 2 packets in {path}\n" in capsys.readouterr().out

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import cocotb
 
-from tb.sim.sim import DEFAULT_PROGRAM
 from tests.nic.test_programs import run
 
 PES = 2
@@ -20,6 +19,6 @@ SHORT = {"DATA_WQES": 300, "WHOLE_MIB": 1, "LAPS": 1}
 @cocotb.test()
 async def test_mixed(dut) -> None:
     """Everything at once, with an error on each QP that is there for it."""
-    result, module = await run(dut, DEFAULT_PROGRAM, 2, **SHORT)
+    result, module = await run(dut, "mixed", 2, **SHORT)
     assert result.errors_provoked >= len(module["Roles"].of(2).errors)
     assert result.posts > 500 and min(result.reads, result.atomics, result.atomics_checked) > 10, result
