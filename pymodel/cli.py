@@ -1,5 +1,5 @@
 """``camhil``: run a device program on the golden NICs or on the RTL; decode and encode what device and NIC
-exchange.
+exchange; select the operators of an SoC.
 
 Exit codes: 0 good, 1 the run is not good (the reasons are on stderr) or the output cannot be written, 2 the
 input is bad (one line on stderr).
@@ -21,6 +21,7 @@ from pymodel.device.pe import POLL_LIMIT
 from pymodel.generation import Generation
 from pymodel.host.table import Fabric
 from pymodel.model import SCHEDULES
+from pymodel.operators import select_ops
 from pymodel.run import Loaded, ProgramError, RunConfig, load, run_on_model
 from pymodel.runner import HangError
 from pymodel.sanitizer import RaceError
@@ -84,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         help="write every packet with its simulation time to FILE (pcapng; RTL only)",
     )
     _codec_parsers(commands)
+    text = "print the operators that are compiled for an SoC"
+    select = commands.add_parser("select-ops", help=text, description=text[0].upper() + text[1:] + ".")
+    select_ops.add_arguments(select)
     return parser
 
 
@@ -141,6 +145,8 @@ def _config(args: argparse.Namespace) -> RunConfig:
 def main(argv: Sequence[str] | None = None, rtl: RtlRunner | None = None) -> int:
     """The command. ``rtl`` runs what asks for the RTL; without it that is bad input."""
     args = _parser().parse_args(argv)
+    if args.command == "select-ops":
+        return select_ops.run(args)
     if args.command != "run":
         return _codec(args)
     try:
