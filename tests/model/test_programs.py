@@ -26,6 +26,7 @@ from tests.model.model_programs import SCHEDULES, Schedule
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 MIB = 1 << 20
+EXAMPLES = ["gather_get", "tickets", "stages", "allgather", "ping_pong", "signal_ring", "barriers", "atomics"]
 
 
 def load(name: str) -> ModuleType:
@@ -39,7 +40,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("pes", [1, 2, 5])
-@pytest.mark.parametrize("name", ["gather_get", "tickets", "stages"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(name: str, pes: int, schedule: Schedule) -> None:
     """Good under every schedule and driver generation, with all other choices mixed."""
     program = load(name)
@@ -54,6 +55,24 @@ def test_examples(name: str, pes: int, schedule: Schedule) -> None:
             drawn = sorted(sum(result.returns, []))
             assert drawn == (list(range(program.TICKETS)) if pes > 1 else [])
             assert result.atomics_checked == len(drawn)
+        elif name == "allgather":
+            assert result.put_bytes >= pes * (pes - 1) * program.BYTES
+        elif name == "ping_pong":
+            assert [len(trips) for trips in result.returns] == [
+                len(program.SIZES) if rank % 2 == 0 and rank + 1 < pes else 0 for rank in range(pes)
+            ]
+        elif name == "signal_ring":
+            assert result.returns == [program.LAPS if pes > 1 else 0] * pes
+        elif name == "barriers":
+            even = [rank for rank in range(pes) if rank % 2 == 0]
+            teams = 2 * program.ROUNDS
+            assert result.returns == [
+                teams * (pes - 1) + (teams * (len(even) - 1) if rank in even else 0) for rank in range(pes)
+            ]
+        elif name == "atomics":
+            # 8 of the 14 give their old value, on 4 and on 8 bytes
+            assert result.atomics == 2 * 14 * pes * (pes - 1)
+            assert result.atomics_checked == 2 * 8 * pes * (pes - 1)
 
 
 Spoil = Callable[[int, bytes], bytes]
@@ -83,13 +102,25 @@ def flip_once(wanted: Callable[[int, bytes], bool]) -> Spoil:
     return spoil
 
 
-@pytest.mark.parametrize(("name", "nbytes"), [("gather_get", 256), ("tickets", 8), ("stages", 256)])
+@pytest.mark.parametrize(
+    ("name", "nbytes"),
+    [
+        ("gather_get", 256),
+        ("tickets", 8),
+        ("stages", 256),
+        ("allgather", 256),
+        ("ping_pong", 256),
+        ("barriers", 8),
+        ("atomics", 8),
+    ],
+)
 def test_examples_notice_wrong_data(name: str, nbytes: int) -> None:
-    """One bit of what a NIC writes: of a got block, of an atomic's word or result, of a put block."""
+    """One bit of what a NIC writes to the heap: of a got block, of an atomic's word, of a put block."""
     config = FabricConfig(n_pes=3, seed=4, mtus=(256,))
     run = ModelRun(Fabric.build(config), load(name).main, "eager", seed=4)
-    heap = run.fabric.pes[0].heap_base + MIB
-    spoiled(run, 0, flip_once(lambda addr, data: len(data) == nbytes and addr >= heap))
+    start = run.fabric.pes[0].heap_base + MIB
+    heap = range(start, start + run.fabric.pes[0].heap_size - MIB)
+    spoiled(run, 0, flip_once(lambda addr, data: len(data) == nbytes and addr in heap))
     with pytest.raises(AssertionError):
         run.run()
 

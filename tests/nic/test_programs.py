@@ -20,7 +20,18 @@ from tb.sim.platform import Rig
 from tb.sim.sim import PROGRAMS
 
 PES = [2, 4]
-EXAMPLES = ["gather_get", "hello_put", "ring_put", "stages", "tickets"]
+EXAMPLES = [
+    "allgather",
+    "atomics",
+    "barriers",
+    "gather_get",
+    "hello_put",
+    "ping_pong",
+    "ring_put",
+    "signal_ring",
+    "stages",
+    "tickets",
+]
 
 
 async def run(dut: Any, name: str, n_pes: int, **constants: int) -> tuple[RunResult, dict[str, Any]]:
