@@ -7,6 +7,8 @@ VENV  := $(CURDIR)/.venv
 STAMP := .venv/.setup-ok
 PY    := $(VENV)/bin/python
 export PATH := $(VENV)/bin:$(PATH)
+# another NIC behind the same ports: the folder of its sources, with rnic.sv in it (docs/bring-your-own-nic.md)
+export CAMHIL_RTL := $(abspath $(RTL))
 
 SEED  ?= 1
 JOBS  ?= 2
@@ -25,7 +27,7 @@ $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh
 
 .PHONY: sim
-sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1 PCAP=1 TIMELINE=1
+sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1 PCAP=1 TIMELINE=1 RTL=folder
 	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(PES) $(if $(filter 1,$(WAVES)),--waves) \
 	  $(if $(filter 1,$(PCAP)),--pcap) $(if $(filter 1,$(TIMELINE)),--timeline) --window "$(WINDOW)"
 

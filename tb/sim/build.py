@@ -109,18 +109,26 @@ def _param(value: Any) -> str:
     return str(value)
 
 
+def _nic_files() -> list[Path]:
+    """The files of the NIC that is to be looked at. Raises BuildError where the folder holds none."""
+    folder = Path(os.environ.get("CAMHIL_RTL") or ROOT / "rtl").resolve()
+    files = rtl_files(folder)
+    if not any(path.name == "rnic.sv" for path in files):
+        raise BuildError(f"{folder}: no rnic.sv in it, the NIC's top (docs/bring-your-own-nic.md)")
+    return files
+
+
 def nic_bench(pes: int, rtl: Sequence[str] | None = None) -> Bench:
     """The bench of tb_top with the smallest model size that holds ``pes`` NICs.
 
-    ``rtl`` replaces the NIC's sources (another NIC behind the same ports); by default all of ``rtl/``.
+    ``rtl`` replaces the NIC's sources (another NIC behind the same ports); by default all of the folder that
+    ``CAMHIL_RTL`` names (``make RTL=folder``), else of ``rtl/``.
     """
     size = next((s for s in SIZES if s >= pes), None)
     if size is None or pes < 1:
         raise BuildError(f"PES = {pes}: there are models for 1 to {SIZES[-1]} NICs")
     if rtl is None:
-        if not (ROOT / "rtl" / "rnic.sv").exists():
-            raise BuildError("rtl/rnic.sv is missing: no NIC model can be built")
-        rtl = [str(p.relative_to(ROOT)) for p in rtl_files()]
+        rtl = [os.path.relpath(p, ROOT) for p in _nic_files()]
     tb = [str(p.relative_to(ROOT)) for p in sorted(SV_DIR.glob("*.sv"))]
     public = ("tb_top.rst_ni", "tb_top.evt_i", "tb_top.clk_i")
     return Bench(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 import time
@@ -230,6 +231,8 @@ def _run_one(config: SimConfig, args: argparse.Namespace, out: Path) -> int:
         print(f"waves: {out / f'waves{build.wave_suffix()}'}")
     if code:
         again = f"make sim TEST={args.test or name} PES={args.pes} SEED={args.seed}"
+        if rtl := os.environ.get("CAMHIL_RTL"):
+            again += f" RTL={rtl}"
         print(
             f"FAILED: {reason}\nlog: {out / 'sim.log'}\nagain: {again}   (WAVES=1 for waveforms)",
             file=sys.stderr,
