@@ -8,8 +8,6 @@ Timing: none. Not proved: a complete foreign NIC.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tb.sim import build, sim
