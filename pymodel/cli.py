@@ -75,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--signal-write", action="store_true", help="signals go as 4-byte WRITEs, not as atomics"
     )
+    run.add_argument(
+        "--post-cycles", type=int, default=0, metavar="N", help="NIC cycles that a post takes the device"
+    )
     run.add_argument("--no-sanitizer", action="store_true", help="do not look for races")
     run.add_argument(
         "--pcap",
@@ -138,6 +141,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
         generation=args.generation,
         dirty_ub=args.dirty_ub,
         signal_write=args.signal_write,
+        post_cycles=args.post_cycles,
         sanitize=not args.no_sanitizer,
     )
 

@@ -55,10 +55,13 @@ class RunConfig:
     generation: int = 1
     dirty_ub: bool = False
     signal_write: bool = False
+    post_cycles: int = 0
 
     def options(self) -> DeviceOptions:
         """The knobs of the device API in this run."""
-        return DeviceOptions(poll_limit=self.poll_limit, signal_write=self.signal_write)
+        return DeviceOptions(
+            poll_limit=self.poll_limit, signal_write=self.signal_write, post_cycles=self.post_cycles
+        )
 
     def fabric_config(self, program: Loaded | None = None) -> FabricConfig:
         """The fabric of this run: the program's own where it has one, else what the options say.

@@ -39,7 +39,8 @@ class DeviceOptions:
     4.2). ``poll_period``: NIC cycles per try while asleep (programs page, section 1). ``poll_batch``: CQEs
     after which a sleeping poll_cq wakes at the latest; 1 gives exact tries per CQE. ``signal_write``: a
     signal is a 4-byte WRITE instead of an atomic set (programs page, section 7). ``debug``: the assertions
-    of debug builds of G3 raise `DeviceAbort` (device page 4.1, 4.4).
+    of debug builds of G3 raise `DeviceAbort` (device page 4.1, 4.4). ``post_cycles``: NIC cycles that the
+    device takes for each post (programs page, section 6).
     """
 
     poll_limit: int | None = POLL_LIMIT
@@ -47,6 +48,7 @@ class DeviceOptions:
     poll_batch: int = 1 << 22
     signal_write: bool = False
     debug: bool = False
+    post_cycles: int = 0
 
 
 @dataclass(frozen=True, slots=True)

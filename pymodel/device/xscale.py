@@ -21,7 +21,7 @@ from pymodel.device.ub import LocalTensor, Words
 from pymodel.device.wqe import ATOMIC_BYTES, U32, U64
 from pymodel.device.wr import KIND, Opcode, SendWr
 from pymodel.host.queue_info import QP_INFO_ADDR
-from pymodel.platform import PostInfo, store
+from pymodel.platform import PostInfo, sleep, store
 
 if TYPE_CHECKING:
     from pymodel.device.pe import Pe
@@ -138,6 +138,8 @@ async def post(pe: Pe, qp: QpState, wr: SendWr, words: Words) -> None:
     depth = qp.depth
     if depth == 0:
         raise ZeroDivisionError(f"PE {pe.rank}: post to PE {qp.peer}, QP {qp.qp_idx}, whose SQ depth is 0")
+    if pe.options.post_cycles:
+        await sleep(pe.options.post_cycles)
     head = qp.sq_head
     if (head + SQ_THRESHOLD) % depth == (depth + qp.sq_tail) % depth:
         qp.drains.append(head)

@@ -47,6 +47,7 @@ async def program(dut) -> None:
             moved = rig.summary.bytes / (cycles * config.run.pes)
             rig.summary.figures["cycles_first_doorbell_to_last_flag"] = cycles
             rig.summary.figures["bytes_per_cycle_and_NIC"] = round(moved, 1)
+            rig.summary.figures["cycles_at_the_limit_of_the_link"] = span.link_limit
     finally:
         rig.summary.save(Path("summary.json"))
         said = [] if capture is None else [f"capture: {capture.close()}"]

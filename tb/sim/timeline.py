@@ -8,6 +8,7 @@ long the programs took from their first doorbell to their last flag.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,8 @@ from tb.sim.records import Kind
 DEFAULT_LIMIT: Final = 500_000
 #: rows of a PE, in the order in which the viewer shows them
 TRACKS: Final = ("steps", "waits for flags", "posts", "packets sent", "packets received", "CQEs")
+#: bytes that a link moves each cycle, in each direction
+LINK_BYTES: Final = 64
 #: bytes before the BTH in a frame: Ethernet, IPv4, UDP
 _BTH: Final = 14 + 20 + 8
 _NAMES: Final = {int(code): code.name.lower() for code in Bth}
@@ -110,11 +113,18 @@ class Span:
 
     def __init__(self) -> None:
         self.first: int | None = None
+        self.sent: Counter[int] = Counter()
+        """Bytes on the link with headers, by sending PE; ``received`` by receiving PE."""
+        self.received: Counter[int] = Counter()
         self._writes: list[npt.NDArray[np.void]] = []
 
     def __call__(self, records: npt.NDArray[np.void], side: npt.NDArray[np.uint8]) -> None:
         """Take one batch."""
         kind = records["kind"]
+        for which, count in ((Kind.TXPKT, self.sent), (Kind.RXPKT, self.received)):
+            packets = records[kind == which]
+            for pe in np.unique(packets["pe"]).tolist():
+                count[pe] += int(packets["len"][packets["pe"] == pe].sum())
         if self.first is None:
             params = DEFAULT_PARAMS
             bells = records[(kind == Kind.MMIO_W) & (records["addr"] >= params.db_base)]
@@ -125,6 +135,12 @@ class Span:
         found = records[inbound | (kind == Kind.STORE)]
         if found.size:
             self._writes.append(found[["time", "pe", "addr", "len"]])
+
+    @property
+    def link_limit(self) -> int:
+        """Cycles that the busiest direction of a link needs for all its bytes (programs.md 6)."""
+        most = max([*self.sent.values(), *self.received.values()], default=0)
+        return -(-most // LINK_BYTES)
 
     def cycles(self, pes: Sequence[Pe]) -> int:
         """Cycles from the first accepted doorbell to the memory write that satisfied the last wait.

@@ -17,10 +17,10 @@ __all__ = ["SCHEDULES", "Main", "Schedule", "model_run", "only"]
 
 def model_run(main: Any, schedule: Schedule = "eager", *, seed: int = 1, poll_limit: int | None = None,
               poll_batch: int = 1, observers: Any = (), sanitize: bool = True, hang_after: int = 2_000_000,
-              fabric: Fabric | None = None, **config: Any) -> ModelRun:  # fmt: skip
+              fabric: Fabric | None = None, post_cycles: int = 0, **config: Any) -> ModelRun:  # fmt: skip
     """A run that is ready to start; ``config`` goes to `FabricConfig`."""
     built = fabric or Fabric.build(FabricConfig(**{"seed": seed, **config}))
-    options = DeviceOptions(poll_limit=poll_limit, poll_batch=poll_batch)
+    options = DeviceOptions(poll_limit=poll_limit, poll_batch=poll_batch, post_cycles=post_cycles)
     return ModelRun(built, main, schedule, seed=seed, options=options, sanitize=sanitize, observers=observers,
                     hang_after=hang_after)  # fmt: skip
 

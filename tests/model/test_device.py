@@ -286,6 +286,23 @@ def test_poll_limit_to_the_cycle(delay: int, status: int) -> None:
     run.run()
 
 
+@pytest.mark.parametrize("cycles", [0, 1, 300])
+def test_post_cycles(cycles: int) -> None:
+    """Programs page, section 6: a post takes the device this long before its doorbell."""
+
+    async def main(pe: Pe) -> list[int]:
+        src, times = pe.alloc(64), [await pe.now()]
+        for _ in range(4):
+            await pe.put_nbi(src, src, 8, 1)
+            times.append(await pe.now())
+        await pe.quiet(1)
+        return np.diff(times).tolist()
+
+    free = model_run(only(0, main)).run().returns[0]
+    slow = model_run(only(0, main), post_cycles=cycles).run().returns[0]
+    assert slow == [step + cycles for step in free]
+
+
 def test_error_cqe_is_consumed_and_ends_the_poll() -> None:
     """Device page 4.2: the error CQE is consumed; later calls consume the flush CQEs; quiet says nothing."""
 

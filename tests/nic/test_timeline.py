@@ -118,6 +118,10 @@ def test_span() -> None:
         ),
         side,
     )
+    assert span.link_limit == 0
+    wire = [(Kind.TXPKT, 0, 1000), (Kind.TXPKT, 0, 600), (Kind.TXPKT, 1, 900), (Kind.RXPKT, 2, 1601)]
+    span(records([{"kind": kind, "pe": pe, "len": size} for kind, pe, size in wire]), side)
+    assert span.link_limit == 26  # 1601 bytes at 64 a cycle
     assert span.cycles([Waiter(1, (0x100, 8, 0, 90))]) == 30
     assert span.cycles([Waiter(1, (0x100, 8, 0, 90), (0x100, 8, 91, 96))]) == 85
     assert span.cycles([Waiter(0, (0x100, 8, 0, 90)), Waiter(1, (0x100, 8, 0, 90))]) == 40
