@@ -30,6 +30,7 @@ class Payload:
     at: I64  # where its bytes are, see View.take
     pos: I64
     wqe: I64  # results: index of the WQE; else -1
+    key: I64  # rkey or lkey that allows it
 
 
 @dataclass
@@ -132,6 +133,7 @@ class Land(Part):
             both(old_at, new.at),
             both([-1] * len(entries), new.pos),
             both([e.wqe for e in entries], new.wqe),
+            both([e.key for e in entries], new.key),
         )
         zero = np.zeros(new.pe.size, np.int64)
         done = both([e.done for e in entries], zero)
@@ -220,7 +222,7 @@ class Land(Part):
             length = int(what.length[i])
             entry = InboundWrite(
                 int(what.g[i]), int(what.cum[i]), int(what.va[i]), length,
-                self.view.take(int(what.at[i]), length), int(what.wqe[i]),
+                self.view.take(int(what.at[i]), length), int(what.wqe[i]), False, int(what.key[i]),
             )  # fmt: skip
             entry.done, entry.unanswered = int(landing.written[i]), int(landing.unanswered[i])
             objects[i] = entry

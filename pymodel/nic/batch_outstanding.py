@@ -90,7 +90,7 @@ class Answers(Part):
         s = self.s
         g, pos = f.g, f.rows.pos
         none = np.zeros(0, np.int64)
-        payload = Payload(none, none, none, none.view(np.uint64), none, none, none, none, none)
+        payload = Payload(none, none, none, none.view(np.uint64), none, none, none, none, none, none)
         if not g.size:
             return Answered(g, pos, g), payload
         data = true(f.op != frames.ACK)
@@ -156,7 +156,7 @@ class Answers(Part):
         out.end[at[empty]] = f.rows.pos[data][empty]
         return Payload(
             pe[some], g[some], number[some], va[some], length[some], flat[some], side[some],
-            f.rows.pos[data][some], out.idx[at[some]],
+            f.rows.pos[data][some], out.idx[at[some]], s.w_lkey[out.w[at[some]]],
         )  # fmt: skip
 
     # ------------------------------------------------------------------ results in memory

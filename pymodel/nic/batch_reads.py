@@ -101,7 +101,7 @@ class Reads(Part):
         source, idx = ragged(s.q_txw[live], (until - s.q_txw)[live])
         g = live[source]
         row = s.q_row[g] + (idx & s.q_mask[g])
-        keep = (s.w_len[row] > 0) & (s.w_err[row] == 0) & (s.w_kind[row] == WRITE)
+        keep = (s.w_len[row] > 0) & (s.w_err[row] == 0) & (s.w_kind[row] == WRITE) & ~s.q_odd[g]
         g, row = g[keep], row[keep]
         low = s.w_laddr[row] & np.uint64(~63 & ALL_ONES)
         # last byte of the aligned source range: never wraps, an MR ends at 2^64 at the most

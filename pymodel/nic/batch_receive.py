@@ -28,6 +28,7 @@ class Got:
     size: I64
     flat: I64  # golden memory: where the payload goes
     va: U64
+    keys: I64  # rkey of its message
     msn: I64  # messages executed, this packet included
     #: rows of READs and atomics, their address, key and bytes
     held: I64
@@ -43,7 +44,7 @@ class Got:
         f = self.f
         return Payload(
             f.rows.pe[some], f.g[some], self.number[some], self.va[some], self.size[some], self.flat[some],
-            self.at[some], f.rows.pos[some], np.full(some.size, -1, np.int64),
+            self.at[some], f.rows.pos[some], np.full(some.size, -1, np.int64), self.keys[some],
         )  # fmt: skip
 
 
@@ -59,7 +60,7 @@ class Receive(Part):
         s = self.s
         g, op, size = f.g, f.op, f.size
         if not g.size:
-            return Got(f, g, g, g, g, g, g.view(np.uint64), g, g, g.view(np.uint64), g, g, {})
+            return Got(f, g, g, g, g, g, g.view(np.uint64), g, g, g, g.view(np.uint64), g, g, {})
         takes = rules.TAKES_ENTRY[op]
         held = true(takes)
         begins = (op == frames.WRITE_FIRST) | (op == frames.WRITE_ONLY)
@@ -134,8 +135,8 @@ class Receive(Part):
             "asks": np.where(asks >= begin, number[np.maximum(asks, 0)], s.r_req[g[end]]),
         }  # fmt: skip
         return Got(
-            f, number, after, f.side + frames.BASE + f.ext, size, flat, va, msn, held, va[held], rkey[held],
-            total[held], next_state,
+            f, number, after, f.side + frames.BASE + f.ext, size, flat, va, rkey, msn, held, va[held],
+            rkey[held], total[held], next_state,
         )  # fmt: skip
 
     def _rights(

@@ -12,6 +12,7 @@ from typing import Any
 
 from pymodel.nic import rules
 from pymodel.nic.exact_core import NEVER, Core, Part, strobes
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import READ, Execution, InboundWrite, Request
 from pymodel.nic.judge_records import Check
 from pymodel.nic.params import AsyncKind, Cnt
@@ -29,8 +30,9 @@ def effect(request: Request, old: int) -> int | None:
 class Atomics(Part):
     """The atomic unit of every PE."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, regions: Regions) -> None:
         super().__init__(core)
+        self.regions = regions
         #: (cycle of the response, address, bytes) of the last inbound bursts of each PE
         self.bursts_answered: list[deque[tuple[int, int, int]]] = [deque(maxlen=64) for _ in self.s.pes]
 
@@ -47,10 +49,13 @@ class Atomics(Part):
         run = Execution(addr, old, asked, self.core.time)
         self.s.last_run[pe] = run
         early: Request | None = None
+        gone: Request | None = None
         for request in self._heads(pe):
             if request.va != addr:
                 continue
-            if request.since < asked:
+            if self.core.is_gone(pe, request.rkey):
+                gone = request
+            elif request.since < asked:
                 run.of.append(request)
             else:
                 early = request
@@ -60,7 +65,10 @@ class Atomics(Part):
             self.count(pe, Cnt.BUS_ATOMIC)
             run.fault, run.done = True, self.core.time
         if not run.of:
-            if early is not None:
+            if gone is not None:
+                self.regions.read_after(pe, f"read of {addr:#x} by the atomic unit", gone.gq)
+                run.of.append(gone)
+            elif early is not None:
                 what = "after its arrival and the write responses of the WRITEs before it"
                 self.find(Check.ATOMIC_EARLY, pe, f"read of {addr:#x}", what, f"in cycle {asked}", early.gq,
                           psn=self.core.rq_psn(early.gq, early.number))  # fmt: skip

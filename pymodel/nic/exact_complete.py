@@ -11,6 +11,7 @@ import numpy as np
 from pymodel.formats.cqe import CqeError
 from pymodel.nic.exact_core import SETTLE, Core, Part, strobes
 from pymodel.nic.exact_events import Events
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import ERR, RESET, RTS, WRITE
 from pymodel.nic.params import AsyncKind, Cnt
@@ -19,9 +20,9 @@ from pymodel.nic.params import AsyncKind, Cnt
 class Complete(Part):
     """CQEs."""
 
-    def __init__(self, core: Core, events: Events) -> None:
+    def __init__(self, core: Core, events: Events, regions: Regions) -> None:
         super().__init__(core)
-        self.events = events
+        self.events, self.regions = events, regions
         #: cycle of the refused write that ended a CQ
         self._refused: dict[int, int] = {}
         self._cq_flat = self.s.c_flat[self.s.c_order].tolist()
@@ -62,6 +63,9 @@ class Complete(Part):
         if code == CqeError.FLUSH and s.q_state[g] == RTS:
             self._refused_request(g)
         idx, allowed = self._due(g, wqe_id, code)
+        if code == CqeError.LOCAL_MR_REQ and code not in allowed and idx < s.q_pi[g]:
+            self.regions.lost(pe, g, idx)
+            idx, allowed = self._due(g, wqe_id, code)
         named = (
             idx
             + (((wqe_id >> 3) - idx + (1 << (12 if v1 else 16))) % (1 << (13 if v1 else 17)))

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from pymodel.formats.arrays import U8
+from pymodel.nic import rules
 from pymodel.nic.judge_entries import Request
 from pymodel.nic.judge_records import Check, Finding
 from pymodel.nic.judge_state import ERR, READ, RTS, State
@@ -63,6 +64,11 @@ class Core:
         self.failed: set[int] = set()
         #: READs whose QP failed: gathers that were under way; with the cycle until which they may come
         self.gone: deque[tuple[Request, int]] = deque(maxlen=64)
+        #: (PE, MR index) -> row before, of regions whose invalidation is not answered: accesses are judged
+        #: under the old or the new entry
+        self.going: dict[tuple[int, int], Any] = {}
+        #: (PE, MR index) of regions whose invalidation was answered -> cycle of its command
+        self.went: dict[tuple[int, int], int] = {}
         self.time = 0
         self.side: U8 = np.zeros(1, np.uint8)
 
@@ -222,6 +228,19 @@ class Core:
             s.asyncs[pe].append(event)
         self.nak_due(g, request.number, 1)
         self.to_err(g, self.time)
+
+    # ------------------------------------------------------------------ regions
+    def was_allowed(self, pe: int, key: int, remote: bool, right: int, va: int, size: int) -> bool:
+        """Whether a region whose invalidation is not answered yet allowed an access before the command."""
+        row = self.going.get((pe, key >> 8))
+        if row is None:
+            return False
+        verdict = rules.mr_check(row, key & 0xFF, remote, right, [va], [size])
+        return int(verdict[0]) == rules.MrVerdict.OK
+
+    def is_gone(self, pe: int, key: int) -> bool:
+        """Whether no access under a key may be left: the invalidation of its region was answered."""
+        return (pe, key >> 8) in self.went and (pe, key >> 8) not in self.going
 
     # ------------------------------------------------------------------ completion
     def completing(self, g: int) -> int:

@@ -8,21 +8,23 @@ import numpy as np
 
 from pymodel.formats import doorbell
 from pymodel.nic import rules
+from pymodel.nic.context import MrContext
 from pymodel.nic.exact_complete import Complete
 from pymodel.nic.exact_core import MASK24, Core, Part
 from pymodel.nic.exact_events import Events
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import ERR, READ, RESET, RTS
 from pymodel.nic.judge_wqe import announce, settle
-from pymodel.nic.params import CMD_REG, CMD_STAGE, STAGE_WORDS, AsyncKind, Cnt, Csr
+from pymodel.nic.params import CMD_REG, CMD_STAGE, CMD_STATUS, STAGE_WORDS, AsyncKind, Cnt, Csr
 
 
 class Host(Part):
     """Accesses to the BAR."""
 
-    def __init__(self, core: Core, complete: Complete, events: Events) -> None:
+    def __init__(self, core: Core, complete: Complete, events: Events, regions: Regions) -> None:
         super().__init__(core)
-        self.complete, self.events = complete, events
+        self.complete, self.events, self.regions = complete, events, regions
 
     def write(self, r: Any) -> None:
         """A register or doorbell was written."""
@@ -75,19 +77,6 @@ class Host(Part):
             if verdict == rules.DbVerdict.OVERRUN:
                 s.asyncs[pe].append((AsyncKind.SQ_OVERRUN, int(s.q_qpn[g])))
                 self.core.to_err(g, self.core.time)
-
-    def _completing(self, g: int) -> int:
-        """First WQE that cannot have completed yet inside the NIC."""
-        s = self.s
-        idx, pi = int(s.q_ret[g]), int(s.q_pi[g])
-        if s.q_state[g] == ERR:
-            return pi
-        while idx < pi:
-            row = s.row(g, idx)
-            if not s.w_err[row] and s.w_first[row] + s.w_np[row] > s.q_ack[g]:
-                break
-            idx += 1
-        return idx
 
     def _announce(self, pe: int, g: int, new: int) -> None:
         s = self.s
@@ -167,11 +156,12 @@ class Host(Part):
                 s.c_since[c] = -1
                 s.c_prod[c] = s.c_ci[c] = s.c_start[c]
                 self.events.programmed(c)
-        elif obj == 3 and op == 1 and index in s.mrs[pe] and not int(s.stage[pe, 2]) >> 24 & 1:
-            s.drop_mr(pe, index)
-            # what a responder holds fails when it is served under the key the next time
-            held = [e for q in s.r_reads.values() for e in q if e.length and e.rkey >> 8 == index]
-            self.core.doubt |= {e.gq for e in held if s.q_pe[e.gq] == pe}
+        elif obj == 3 and op == 1:
+            region = MrContext.from_words(s.stage[pe].tolist())
+            if region.valid:
+                self.regions.program(pe, index, region)
+            elif index in s.mrs[pe]:
+                self.regions.invalidate(pe, index)
 
     def _reset(self, pe: int, g: int) -> None:
         """RESET: what is under way may still come, what is left of it goes with the next set (nic.md 6)."""
@@ -221,6 +211,8 @@ class Host(Part):
         pe, data = int(r["pe"]), int(r["data"])
         if int(r["addr"]) == Csr.CQ_EVENT:
             self.events.read(pe, data)
+        if int(r["addr"]) == CMD_STATUS and not data & 1:
+            self.regions.answered(pe)
         if int(r["addr"]) == Csr.ASYNC_POP and data >> 63:
             event = (data >> 32 & 0xFF, data & MASK24)
             if event not in self.s.asyncs[pe] and event[0] == AsyncKind.QP_ERR:

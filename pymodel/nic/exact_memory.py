@@ -12,6 +12,7 @@ import numpy as np
 from pymodel.formats.cqe import CqeError
 from pymodel.nic.exact_atomic import Atomics
 from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, strobes
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import READ, WRITE, InboundWrite, Request
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import ERR, RTS
@@ -25,9 +26,9 @@ _QUEUES = (AxiId.INBOUND, AxiId.RESULT)
 class Memory(Part):
     """Everything at the memory port but CQEs and the accesses of the atomic unit."""
 
-    def __init__(self, core: Core, atomics: Atomics) -> None:
+    def __init__(self, core: Core, atomics: Atomics, regions: Regions) -> None:
         super().__init__(core)
-        self.atomics = atomics
+        self.atomics, self.regions = atomics, regions
         s = self.s
         self._sq_flat = s.q_flat[s.q_order].tolist()
 
@@ -130,7 +131,13 @@ class Memory(Part):
             # of several at one address each may be the one: the first changes to ERR, all may send their NAK
             self.s.q_err_time[failing[0]] = self.core.time
             self.core.failed.update(failing)
-        if requests or self._gather_of_wqe(pe, addr, length, since):
+        if any(not self.core.is_gone(pe, e.rkey) for e in requests):
+            return
+        owner = self._gather_of_wqe(pe, addr, length, since)
+        if owner is not None or requests:
+            g, key = owner or (requests[0].gq, requests[0].rkey)
+            if self.core.is_gone(pe, key):
+                self.regions.read_after(pe, f"gather of {addr:#x}", g)
             return
         if soon is not None:
             self.find(Check.READ_EARLY, pe, "READ response gather",
@@ -140,8 +147,10 @@ class Memory(Part):
         self.find(Check.READ_GATHER, pe, "gather read", "inside the source of an announced WQE or held READ",
                   f"{addr:#x}, {length} bytes")  # fmt: skip
 
-    def _gather_of_wqe(self, pe: int, addr: int, length: int, since: int) -> bool:
+    def _gather_of_wqe(self, pe: int, addr: int, length: int, since: int) -> tuple[int, int] | None:
+        """(QP, lkey) of a WQE that explains a gather; one whose region is there goes before another."""
         s = self.s
+        found: tuple[int, int] | None = None
         # after an error the CQE does not wait for reads that are under way, or wait for the memory port: WQEs
         # count until then. Their rows last until q_mask later ones were announced; flushes are quick
         back = np.where(s.q_state != RTS, np.maximum(s.q_start, s.q_pi - s.q_mask), s.q_ret)
@@ -157,9 +166,11 @@ class Memory(Part):
             fits = (size >= length) & (into <= size - np.uint64(length)) & (s.w_len[rows] > 0)
             fits &= s.w_kind[rows] == WRITE
             usable = (s.w_err[rows] == 0) | (s.w_err[rows] == CqeError.DATA_DMA_RD_REQ) | ~s.w_local[rows]
-            if (fits & usable & (s.w_time[rows] <= since)).any():
-                return True
-        return False
+            for key in np.unique(s.w_lkey[rows[fits & usable & (s.w_time[rows] <= since)]]).tolist():
+                found = g, key
+                if not self.core.is_gone(pe, key):
+                    return found
+        return found
 
     def _failing(self, request: Request) -> bool:
         """Whether a READ waits for the bus error that its NAK 3 is due for."""
@@ -213,6 +224,8 @@ class Memory(Part):
             # visible in PSN order per QP: only the first unfinished packet of a QP may be written
             if entry.gq not in seen and entry.va + entry.done == start and count <= entry.length - entry.done:
                 self._begin(entry, count, bursts)
+                if entry.contested:
+                    self.regions.begun(pe, entry)
                 if ident == AxiId.INBOUND:
                     self.atomics.overtaken(pe, entry, start, count)
                 return

@@ -11,6 +11,7 @@ from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
 from pymodel.nic.exact_core import NEVER, PACKET_COUNTERS, SETTLE, Core, Part, signed24
 from pymodel.nic.exact_memory import Memory
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import ATOMIC, InboundWrite, Request
 from pymodel.nic.judge_state import DUPLICATES, RTS
 from pymodel.nic.params import AsyncKind, Cnt
@@ -21,14 +22,16 @@ _NAK_RX = {0: Cnt.NAK_SEQ_RX, 1: Cnt.NAK_INV_RX, 2: Cnt.NAK_ACC_RX, 3: Cnt.NAK_O
 _WRITES = (frames.WRITE_FIRST, frames.WRITE_MIDDLE, frames.WRITE_LAST, frames.WRITE_ONLY)
 #: a request is refused because the table is full: NAK 1 with a counter of its own
 _FULL = -1
+#: its region goes: executed, or refused with NAK 2
+_GOING = -2
 
 
 class Receive(Part):
     """What a NIC makes of a frame."""
 
-    def __init__(self, core: Core, memory: Memory, atomics: Atomics) -> None:
+    def __init__(self, core: Core, memory: Memory, atomics: Atomics, regions: Regions) -> None:
         super().__init__(core)
-        self.memory, self.atomics = memory, atomics
+        self.memory, self.atomics, self.regions = memory, atomics, regions
 
     def packet(self, r: Any) -> None:
         """A frame arrived."""
@@ -133,11 +136,11 @@ class Receive(Part):
             value, size = int.from_bytes(got.ext[4:12], "big"), int(s.w_len[row])
             # 8-byte results land little-endian, 4-byte results big-endian (device.md 1.5)
             payload = value.to_bytes(8, "little") if size == 8 else got.ext[8:12]
+        key, going = int(s.w_lkey[row]), False
         if not fault:
-            verdict = rules.mr_check(
-                s.mr_rows, s.w_lkey[row], False, rules.Right.LOC_WRITE, [va], [len(payload)], pe
-            )
-            fault = 0 if int(verdict[0]) == rules.MrVerdict.OK else int(CqeError.LOCAL_MR_REQ)
+            refused = self._key(pe, key, False, rules.Right.LOC_WRITE, va, len(payload))
+            going = refused == _GOING
+            fault = int(CqeError.LOCAL_MR_REQ) if refused == 2 else 0
         if fault:
             if not late:
                 # that it came shows that everything before it was executed
@@ -149,7 +152,10 @@ class Receive(Part):
         s.q_ack[g] = due + 1
         self.core.watch_room(int(s.q_cq[g]), self.core.time)
         if payload:
-            s.results[pe].append(InboundWrite(g, due, va, len(payload), payload, idx, late))
+            entry = InboundWrite(g, due, va, len(payload), payload, idx, late, key)
+            s.results[pe].append(entry)
+            if going:
+                self.regions.contest(entry)
         else:
             self.memory.result_landed(g, idx)
 
@@ -178,6 +184,10 @@ class Receive(Part):
             self.count(pe, Cnt.RD_TOO_MANY)
             code = 1
             self.core.full[g] = number, code
+        going = code == _GOING
+        if going:
+            code = 0
+            s.q_odd[g] = True
         if code:
             if not late:
                 self._fatal(pe, g, number, code, -SETTLE)  # in the receive path itself: no race
@@ -186,9 +196,9 @@ class Receive(Part):
             return
         s.r_ahead[g] = False
         if got.opcode in _WRITES:
-            self._write(pe, g, got, number, late)
+            self._write(pe, g, got, number, late, going)
         else:
-            self._hold(pe, g, got, number, late)
+            self._hold(pe, g, got, number, late, going)
 
     def _fatal(self, pe: int, g: int, number: int, code: int, since: int) -> None:
         """A NAK that sends the QP to ERR becomes due."""
@@ -196,7 +206,7 @@ class Receive(Part):
         self.s.asyncs[pe].append((AsyncKind.QP_ERR, int(self.s.q_qpn[g])))
         self.core.to_err(g, since)
 
-    def _write(self, pe: int, g: int, got: frames.Received, number: int, late: bool) -> None:
+    def _write(self, pe: int, g: int, got: frames.Received, number: int, late: bool, going: bool) -> None:
         """A WRITE packet is executed."""
         s, size = self.s, len(got.payload)
         last = got.opcode in (frames.WRITE_LAST, frames.WRITE_ONLY)
@@ -211,7 +221,10 @@ class Receive(Part):
         s.r_exp[g] = number + 1
         fault = size > 0 and s.memory.beats_fault(pe, va, size, True)
         if size:
-            s.inbound[pe].append(InboundWrite(g, number, va, size, got.payload, optional=late or fault))
+            entry = InboundWrite(g, number, va, size, got.payload, -1, late or fault, int(s.r_rkey[g]))
+            s.inbound[pe].append(entry)
+            if going:
+                self.regions.contest(entry)
         if fault and not late:
             self._fatal(pe, g, number, 3, NEVER)
             return
@@ -221,7 +234,7 @@ class Receive(Part):
             s.e_end[g, int(s.r_msn[g]) % s.e_rows] = number
             s.r_msn[g] += 1
 
-    def _hold(self, pe: int, g: int, got: frames.Received, number: int, late: bool) -> None:
+    def _hold(self, pe: int, g: int, got: frames.Received, number: int, late: bool, going: bool) -> None:
         """A READ or atomic enters the table; a READ counts as executed (wire.md 3)."""
         s = self.s
         va, key = int.from_bytes(got.ext[:8], "big"), int.from_bytes(got.ext[8:12], "big")
@@ -235,6 +248,10 @@ class Receive(Part):
         request.optional = late
         request.contested = len(s.r_reads.get(g, ())) >= s.r_max_rd[g]
         request.since = NEVER
+        if going:
+            request.contested_key = True
+            self.core.doubt.add(g)
+            self.core.loose.add((pe, int(Cnt.READ)))
         if not read:
             request.operands = frames.operands_of(got.opcode, got.ext)
         s.r_reads.setdefault(g, deque()).append(request)
@@ -266,8 +283,14 @@ class Receive(Part):
         if len(held) - over >= s.r_max_rd[g]:
             return _FULL
         right = rules.Right.REM_ATOMIC if atomic else rules.Right.REM_READ
-        verdict = rules.mr_check(s.mr_rows, key, True, right, [va], [size], pe)
-        return 0 if int(verdict[0]) == rules.MrVerdict.OK else 2
+        return self._key(pe, key, True, right, va, size)
+
+    def _key(self, pe: int, key: int, remote: bool, right: rules.Right, va: int, size: int) -> int:
+        """0: the region allows it, 2: it does not, _GOING: it did until a command that is not answered."""
+        verdict = rules.mr_check(self.s.mr_rows, key, remote, right, [va], [size], pe)
+        if int(verdict[0]) == rules.MrVerdict.OK:
+            return 0
+        return _GOING if self.core.was_allowed(pe, key, remote, right, va, size) else 2
 
     def _refuse_write(self, pe: int, g: int, got: frames.Received) -> int:
         s, op, size = self.s, got.opcode, len(got.payload)
@@ -285,8 +308,10 @@ class Receive(Part):
         if not last and (size != mtu or left <= size or left > 1 << 31):
             return 1
         if not start:
-            row = s.mr_rows[pe, min(int(s.r_rkey[g]) >> 8, s.params.num_mr - 1)]
-            known = s.r_rkey[g] >> 8 < s.params.num_mr and row["valid"] and row["rtag"] == s.r_rkey[g] & 0xFF
-            return 0 if known or not size else 2
-        verdict = rules.mr_check(s.mr_rows, key, True, rules.Right.REM_WRITE, [va], [length], pe)
-        return 0 if int(verdict[0]) == rules.MrVerdict.OK else 2
+            # the key alone: right and range were judged at the First
+            va, key, right = int(s.r_va[g]), int(s.r_rkey[g]), rules.Right.NONE
+            verdict = int(rules.mr_check(s.mr_rows, key, True, right, [va], [size], pe)[0])
+            if verdict != rules.MrVerdict.KEY:
+                return 0
+            return _GOING if self.core.was_allowed(pe, key, True, right, va, size) else 2
+        return self._key(pe, key, True, rules.Right.REM_WRITE, va, length)

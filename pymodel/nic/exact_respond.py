@@ -9,6 +9,7 @@ from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
 from pymodel.nic.exact_core import MASK24, NEVER, Core, Part, signed24
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.exact_transmit import Transmit
 from pymodel.nic.judge_entries import READ, Request
 from pymodel.nic.judge_records import Check
@@ -21,9 +22,9 @@ _NAK_TX = {0: Cnt.NAK_SEQ_TX, 1: Cnt.NAK_INV_TX, 2: Cnt.NAK_ACC_TX, 3: Cnt.NAK_O
 class Respond(Part):
     """Packets of responders."""
 
-    def __init__(self, core: Core, transmit: Transmit, atomics: Atomics) -> None:
+    def __init__(self, core: Core, transmit: Transmit, atomics: Atomics, regions: Regions) -> None:
         super().__init__(core)
-        self.transmit, self.atomics = transmit, atomics
+        self.transmit, self.atomics, self.regions = transmit, atomics, regions
 
     def response(self, pe: int, g: int, frame: bytes) -> None:
         """A response packet left the NIC."""
@@ -215,6 +216,7 @@ class Respond(Part):
         due, before = s.r_nak.get(g), s.r_nak_before.get(g, set())
         ours = (n, code) == due or (code == 0 and n in before)
         fails = (n, code) == self.core.maybe.get(g) or (head is not None and self._fails(pe, head, code))
+        fails |= code == 2 and self.regions.refused(pe, g, n)
         if not ours and not fails:
             want = f"code {due[1]} at PSN {self.core.rq_psn(g, due[0]):#08x}" if due else "none is due"
             self.find(Check.NAK, pe, f"NAK, syndrome {syndrome:#04x}", want, f"PSN {psn:#08x}", g, psn=psn)
@@ -235,7 +237,7 @@ class Respond(Part):
         if head is not None and head.kind != READ and code == 3:
             low = high = head.msn - 1
         elif head is not None and code:
-            low, high = head.msn - (head.kind != READ), int(s.r_msn[g])
+            low, high = head.msn - (head.kind != READ or head.contested_key), int(s.r_msn[g])
         elif code == 3:
             # a bus error comes back when the request, and others after it, may have been counted
             high = int(s.r_msn[g]) + 1

@@ -19,7 +19,8 @@ class InboundWrite:
     """
 
     __slots__ = (
-        "cum", "done", "gq", "length", "open", "optional", "payload", "pieces", "unanswered", "va", "wqe",
+        "contested", "cum", "done", "gq", "key", "length", "open", "optional", "payload", "pieces",
+        "unanswered", "va", "wqe",
     )  # fmt: skip
 
     def __init__(
@@ -31,6 +32,7 @@ class InboundWrite:
         payload: bytes | None = None,
         wqe: int = -1,
         optional: bool = False,
+        key: int = -1,
     ) -> None:
         self.gq = gq  # QP (global index) that received it
         self.cum = cum  # number of the packet on that QP (results: of the response's PSN)
@@ -41,6 +43,9 @@ class InboundWrite:
         self.wqe = wqe  # results: index of the WQE; else -1
         #: whether it was executed is open, or its QP went to ERR: it may be written, or not
         self.optional = optional
+        self.key = key  # rkey or lkey that allows it
+        #: its region goes: the NIC may have judged it after the command, and then it is not written
+        self.contested = False
         self.done = 0  # bytes that AXI writes have covered
         self.unanswered = 0  # bursts without response
         #: (offset, bytes) of the bursts that are not visible yet, in order
@@ -53,8 +58,8 @@ class Request:
     """One READ or atomic that a responder accepted, until its last response left the NIC (wire.md 5)."""
 
     __slots__ = (
-        "contested", "gathered", "gq", "kind", "length", "msn", "number", "op", "operands", "optional",
-        "packets", "position", "rkey", "sent", "since", "va",
+        "contested", "contested_key", "gathered", "gq", "kind", "length", "msn", "number", "op", "operands",
+        "optional", "packets", "position", "rkey", "sent", "since", "va",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +85,8 @@ class Request:
         self.optional = False
         #: the table may have been full when it came: a NAK 1 would tell
         self.contested = False
+        #: its region was about to go when it came: it may have been refused before it counted
+        self.contested_key = False
         #: READ: a read of its last beat was seen, so its last response may be on its way out
         self.gathered = False
 

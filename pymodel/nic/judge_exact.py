@@ -20,6 +20,7 @@ from pymodel.nic.exact_events import Events
 from pymodel.nic.exact_host import Host
 from pymodel.nic.exact_memory import Memory
 from pymodel.nic.exact_receive import Receive
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.exact_respond import Respond
 from pymodel.nic.exact_rest import Rest
 from pymodel.nic.exact_transmit import Transmit
@@ -34,14 +35,15 @@ class Exact(Part):
     def __init__(self, state: State, report: Callable[[Finding], None], time_origin: int = 0) -> None:
         super().__init__(Core(state, report, time_origin))
         core = self.core
-        self.atomics = Atomics(core)
+        self.regions = Regions(core)
+        self.atomics = Atomics(core, self.regions)
         self.events = Events(core)
-        self.memory = Memory(core, self.atomics)
-        self.complete = Complete(core, self.events)
-        self.host = Host(core, self.complete, self.events)
+        self.memory = Memory(core, self.atomics, self.regions)
+        self.complete = Complete(core, self.events, self.regions)
+        self.host = Host(core, self.complete, self.events, self.regions)
         self.transmit = Transmit(core)
-        self.respond = Respond(core, self.transmit, self.atomics)
-        self.receive = Receive(core, self.memory, self.atomics)
+        self.respond = Respond(core, self.transmit, self.atomics, self.regions)
+        self.receive = Receive(core, self.memory, self.atomics, self.regions)
         self.rest = Rest(core)
         self._handlers: dict[int, Callable[[Any], None]] = {
             Kind.STORE: self.memory.store,

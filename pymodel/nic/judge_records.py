@@ -79,6 +79,7 @@ class Check(StrEnum):
     READ_FETCH = "memory.fetch"  # WQE fetch that was not announced, out of order or outside the ring
     READ_GATHER = "memory.gather"  # read outside the source ranges and the READs that are held
     READ_EARLY = "memory.read_before_writes"  # for a READ, before the responses of the WRITEs in front of it
+    READ_GONE = "memory.access_after_invalidation"  # the command was answered, an access is left
     AXI_ID = "memory.axi_id"  # access with an ID class that nothing asked for
     AXI_BURST = "memory.axi_burst"  # 4 KiB boundary, part of a beat
     AXI_RESP = "memory.axi_response"  # a fault where memory is mapped, or none where it is not

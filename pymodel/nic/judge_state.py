@@ -308,6 +308,11 @@ class State:
         ring = np.searchsorted(self.ring_start, flat + length) - 1
         return bool(((ring >= 0) & (self.ring_end[np.maximum(ring, 0)] > flat) & (length > 0)).any())
 
+    def set_mr(self, pe: int, index: int, region: MrContext) -> None:
+        """An MR was programmed."""
+        self.mrs[pe][index] = region
+        self.mr_rows[pe, index] = rules.mr_table({0: region}, 1)[0]
+
     def drop_mr(self, pe: int, index: int) -> None:
         """An MR was invalidated."""
         self.mrs[pe].pop(index, None)
