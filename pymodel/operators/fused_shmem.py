@@ -66,7 +66,7 @@ async def fused(rank: Rank, args: FusedArgs, numerics: Numerics | None = None) -
     call = _Call(rank, rank.device, args, places, Route.of(args), numerics or W8A8(), rank.call("fused"))
     await call.store_constants()
     half = await call.take_half()
-    words = call.number & 1 if rank.atomics else half
+    words = count_half(rank, call.number, half)
     polarity = await call.use_half(words)
     await call.send_rows(half, words, polarity)
     counts = await call.receive_counts(words, polarity)
@@ -86,6 +86,11 @@ async def fused(rank: Rank, args: FusedArgs, numerics: Numerics | None = None) -
     rows = call.take_answers(half)
     await call.quiet()
     return Fused(reduced(args, call.route, rows), shared_output(args, call.numerics), counts.sum(axis=1))
+
+
+def count_half(rank: Rank, number: int, half: int) -> int:
+    """Half of windowsExp for the count words of call ``number``, which dispatches to ``half``; see the top."""
+    return number & 1 if rank.atomics else half
 
 
 @dataclass

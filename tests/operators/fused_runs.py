@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from tests.operators.golden_fused import Case
 
 from pymodel.operators import fused_shmem, fused_window, w4a8
 from pymodel.operators.fused_math import W8A8
@@ -15,6 +14,7 @@ from pymodel.operators.fused_types import Expert, Fused, FusedArgs
 from pymodel.operators.heap import HeapLayout
 from pymodel.operators.world import Rank, World
 from pymodel.run import RunResult
+from tests.operators.golden_fused import Case
 
 KINDS = ("window", "flags", "atomics")
 
