@@ -209,12 +209,34 @@ class Complete(Part):
             slot = s.c_flat[q.c] + place * s.c_stride[q.c]
             order = np.argsort(q.rows.pos, kind="stable")
             slot, at = slot[order], q.at[order]
+            self._open(q.rows.pe[order], slot, at, s.c_stride[q.c[order]])
             self._half[slot >> 5] = self.view.gather(at, 32).reshape(-1).view("V32")
             wide = s.c_stride[q.c[order]] == 64
             self._half[(slot[wide] >> 5) + 1] = np.zeros(1, "V32")[0]
             s.memory.touch_many(slot, s.c_stride[q.c[order]])
+        else:
+            self._open(q.g, q.g, q.g, q.g)
         n_pes = len(s.pes)
         new, gone = (np.bincount(rows.pe, minlength=n_pes).tolist() for rows in (writes, responses))
         for p, bursts in enumerate(self._bursts):
             s.cqe_bursts[p] = bursts
             self.view.exact.events.passed(p, new[p], gone[p])
+
+    def _open(self, pe: I64, slot: I64, at: I64, stride: I64) -> None:
+        """What stood in the slots of CQEs that have no response yet; all in the order of the stream."""
+        s = self.s
+        for p, bursts in enumerate(self._bursts):
+            kept, mine = s.cqe_slots[p], true(pe == p)
+            answered = len(kept) + mine.size - len(bursts)
+            left = max(answered - len(kept), 0)
+            for _ in range(answered - left):
+                kept.popleft()
+            for i in mine[left:].tolist():
+                flat, size = int(slot[i]), int(stride[i])
+                lap = true(slot[:i] == flat)
+                old = self._bytes(int(at[lap[-1]]), size) if lap.size else s.memory.view[flat : flat + size]
+                kept.append((flat, bytes(old), self._bytes(int(at[i]), size)))
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        """A CQE; its upper half is zero."""
+        return self.view.take(at, 32).ljust(size, b"\0")

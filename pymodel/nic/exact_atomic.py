@@ -11,14 +11,13 @@ from collections import deque
 from typing import Any
 
 from pymodel.nic import rules
-from pymodel.nic.exact_core import NEVER, Core, Part, strobes
+from pymodel.nic.exact_core import NEVER, SLVERR, Core, Part, strobes
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import READ, Execution, InboundWrite, Request
 from pymodel.nic.judge_records import Check
 from pymodel.nic.params import AsyncKind, Cnt
 
 _WORD = 8
-_SLVERR = 2
 
 
 def effect(request: Request, old: int) -> int | None:
@@ -127,7 +126,7 @@ class Atomics(Part):
         run = self.s.last_run[pe]
         if run is not None and run.new is not None and not run.visible:
             run.visible = True
-            if response != _SLVERR:
+            if response != SLVERR:
                 self.core.deposit(pe, run.addr, run.new.to_bytes(run.size, "little"))
 
     def response(self, pe: int, bad: bool) -> None:
@@ -136,7 +135,7 @@ class Atomics(Part):
         if run is None or run.new is None or run.done >= 0:
             self.find(Check.WRITE_ORDER, pe, "write response of id 2", "a write before it", "none")
             return
-        self.commit(pe, _SLVERR if bad else 0)
+        self.commit(pe, SLVERR if bad else 0)
         run.done = self.core.time
         if bad != self.s.memory.narrow_fault(pe, run.addr, run.size, True):
             self.find(Check.AXI_RESP, pe, f"write to {run.addr:#x}", f"fault {not bad}", f"fault {bad}")

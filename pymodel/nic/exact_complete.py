@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pymodel.formats.cqe import CqeError
-from pymodel.nic.exact_core import SETTLE, Core, Part, strobes
+from pymodel.nic.exact_core import SETTLE, SLVERR, Core, Part, strobes
 from pymodel.nic.exact_events import Events
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_records import Check
@@ -31,6 +31,7 @@ class Complete(Part):
         """A CQE is written."""
         s, pe = self.s, int(r["pe"])
         start, count, good = strobes(r)
+        s.cqe_slots[pe].append((-1, b"", b""))
         at = s.memory.flat(pe, start, 1)
         i = bisect_right(self._cq_flat, at) - 1 if at >= 0 else -1
         c = int(s.c_order[i]) if i >= 0 else -1
@@ -139,7 +140,10 @@ class Complete(Part):
         s.c_ts[c] = max(int(s.c_ts[c]), min(formed, self.core.time))
         at = s.memory.flat(pe, start, min(stride, count))
         if at >= 0:
-            s.memory.view[at : at + min(stride, count)] = beat[lane : lane + min(stride, count)]
+            size = min(stride, count)
+            new = beat[lane : lane + size]
+            s.cqe_slots[pe][-1] = at, s.memory.view[at : at + size].tobytes(), new
+            s.memory.view[at : at + size] = new
             s.memory.touch(at, stride)
         s.c_prod[c] = prod + 1
         s.q_ret[g] = idx + 1
@@ -198,13 +202,16 @@ class Complete(Part):
             idx += 1
         return idx, set()
 
-    def response(self, pe: int, bad: bool) -> None:
+    def response(self, pe: int, response: int) -> None:
         """The write response of the oldest CQE."""
-        s = self.s
+        s, bad = self.s, bool(response)
         if not s.cqe_bursts[pe]:
             self.find(Check.WRITE_ORDER, pe, "write response of id 4", "a write before it", "none")
             return
         c = s.cqe_bursts[pe].popleft()
+        at, old, new = s.cqe_slots[pe].popleft()
+        if response == SLVERR and at >= 0 and s.memory.view[at : at + len(new)] == new:
+            s.memory.view[at : at + len(new)] = old
         if c < 0:
             return
         self.events.answered(pe, c, bad)

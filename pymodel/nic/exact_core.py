@@ -19,6 +19,8 @@ MASK24: Final = 0xFFFFFF
 #: cycles in which a change to ERR that came from elsewhere may still race with a packet on its way in
 SETTLE: Final = 256
 NEVER: Final = 1 << 62
+#: write response of a burst that leaves memory as it was
+SLVERR: Final = 2
 #: counters of which a packet moves one or another, where it is open whether its QP is in RTS
 PACKET_COUNTERS: Final = (
     Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE, Cnt.DUPLICATE, Cnt.PSN_AHEAD, Cnt.READ,

@@ -11,7 +11,7 @@ import numpy as np
 
 from pymodel.formats.cqe import CqeError
 from pymodel.nic.exact_atomic import Atomics
-from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, strobes
+from pymodel.nic.exact_core import NEVER, SETTLE, SLVERR, Core, Part, strobes
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import READ, WRITE, InboundWrite, Request
 from pymodel.nic.judge_records import Check
@@ -19,7 +19,6 @@ from pymodel.nic.judge_state import ERR, RTS
 from pymodel.nic.params import AxiId, Cnt
 
 _LINE = ~63 & (1 << 64) - 1
-_SLVERR = 2
 _QUEUES = (AxiId.INBOUND, AxiId.RESULT)
 
 
@@ -270,7 +269,7 @@ class Memory(Part):
             return
         start, count = entry.pieces.popleft()
         # the memory drops a whole burst on SLVERR, single beats or bytes where nothing is mapped
-        if entry.payload is not None and response != _SLVERR:
+        if entry.payload is not None and response != SLVERR:
             self.core.deposit(pe, entry.va + start, entry.payload[start : start + count])
 
     def landed(self, pe: int, ident: int, response: int) -> None:

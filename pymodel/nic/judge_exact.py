@@ -98,7 +98,7 @@ class Exact(Part):
         if ident in (AxiId.INBOUND, AxiId.RESULT):
             self.memory.landed(pe, ident, int(r["flags"]))
         elif ident == AxiId.CQE:
-            self.complete.response(pe, bool(r["flags"]))
+            self.complete.response(pe, int(r["flags"]))
         elif ident == AxiId.ATOMIC:
             self.atomics.response(pe, bool(r["flags"]))
         else:

@@ -239,7 +239,10 @@ class State:
         self.runs: list[deque[Execution]] = [deque() for _ in range(n_pes)]
         #: the last one of each PE, answered or not
         self.last_run: list[Execution | None] = [None] * n_pes
+        #: CQs of the CQE writes without response, -1: none; and of each its flat offset (-1: none), what stood
+        #: there, what was written: a refused write leaves nothing
         self.cqe_bursts: list[deque[int]] = [deque() for _ in range(n_pes)]
+        self.cqe_slots: list[deque[tuple[int, bytes, bytes]]] = [deque() for _ in range(n_pes)]
         #: bytes that were overwritten while a READ was held, oldest first: (record, flat offset, old bytes).
         #: For READ payload that is older than golden memory at the packet's departure
         self.overwritten: list[deque[tuple[int, int, bytes]]] = [deque() for _ in range(n_pes)]

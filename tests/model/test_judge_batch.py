@@ -56,7 +56,7 @@ def payload(e: InboundWrite) -> tuple[Any, ...]:
     rest = b"" if e.payload is None else e.payload[shown:]
     return (
         e.gq, e.cum, e.va, e.length, e.done, e.unanswered, list(e.open), list(e.pieces), e.wqe, e.optional,
-        rest,
+        e.key, e.contested, rest,
     )  # fmt: skip
 
 
@@ -70,6 +70,7 @@ def objects(s: State) -> dict[str, Any]:
         pairs = zip(getattr(s, name), place, strict=True)
         out[name] = [[where.get(id(e), -1) for e in q] for q, where in pairs]
     out["cqe_bursts"] = [list(q) for q in s.cqe_bursts]
+    out["cqe_slots"] = [list(q) for q in s.cqe_slots]
     out["q_reads"] = {g: list(q) for g, q in s.q_reads.items() if q}
     out["r_reads"] = {g: [request(e) for e in q] for g, q in s.r_reads.items() if q}
     out["runs"] = [[execution(run) for run in q] for q in s.runs]
