@@ -21,6 +21,10 @@ QP_INFO_ADDR: Final = 0x17FF_BE00_0000
 CQ_IGNORE_OVERRUN: Final = 2
 """Bit of cq_attr_flags: every CQE goes to slot 0 (device page 2.6)."""
 
+ATOMIC_AT: Final = 64
+"""Offset of atomicAddr and atomicLkey in a WQ entry."""
+ATOMIC: Final = struct.Struct("<QI")
+
 _INFO = struct.Struct("<I4x5Q")
 _MR = struct.Struct("<QQII")
 # G3's places of db_cos and cq_attr_flags are known by field order only (device page 7.2)
@@ -117,9 +121,9 @@ class CqContext:
         return cls(*values)
 
 
-def mr_entry(lkey: int, rkey: int) -> bytes:
-    """MR entry, 24 bytes: size and address stay 0, as the exchanged memory key is all zero (7.3)."""
-    return _MR.pack(0, 0, lkey, rkey)
+def mr_entry(lkey: int, rkey: int, addr: int = 0, size: int = 0) -> bytes:
+    """MR entry, 24 bytes: size and address are 0, as the exchanged memory key is all zero (7.3)."""
+    return _MR.pack(size, addr, lkey, rkey)
 
 
 @dataclass(frozen=True, slots=True)
