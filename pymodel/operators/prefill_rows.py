@@ -138,7 +138,7 @@ def pack_rows(
 
 
 def unpack_rows(rows: Octets, hidden: int, dtype: np.dtype[Any], quant: bool) -> Dispatched:
-    """The outputs from landed rows uint8[A, stride]; ``dtype`` is that of x."""
+    """The outputs from landed rows uint8[A, stride], copied; ``dtype`` is that of x."""
     kind = np.dtype(np.int8) if quant else dtype
     size = hidden * kind.itemsize
     field = scale_offset(size)
@@ -148,9 +148,9 @@ def unpack_rows(rows: Octets, hidden: int, dtype: np.dtype[Any], quant: bool) ->
     if quant:
         scales[:] = rows[:, field : field + 4]
     return Dispatched(
-        np.ascontiguousarray(rows[:, :size]).view(kind),
+        rows[:, :size].copy().view(kind),
         scales.view(np.float32).ravel(),
-        np.ascontiguousarray(rows[:, field + 32 : field + 44]).view(np.int32).ravel(),
+        rows[:, field + 32 : field + 44].copy().view(np.int32).ravel(),
     )
 
 

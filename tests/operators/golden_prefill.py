@@ -1,13 +1,14 @@
 """The judge of prefill: dispatch and combine of a whole group from their definition, for tests only.
 
-A third formulation: it knows neither windows nor offsets. Rows are tuples in one sorted list; every float32 step
-is done in float64 and rounded once, which gives the float32 result (53 >= 2 x 24 + 2 bits); bfloat16 is made by
-integer arithmetic. Sizes in elements; ranks R, experts E, tokens T, top-k K, hidden h.
+A third formulation: it knows neither windows nor offsets. Rows are tuples in one sorted list; every float32
+step is done in float64 and rounded once, which gives the float32 result (53 >= 2 x 24 + 2 bits); bfloat16 is
+made by integer arithmetic. Sizes in elements; ranks R, experts E, tokens T, top-k K, hidden h.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Case:
-    """What all ranks bring: ``x`` [T_r, h] float32 values of the data type, ``topk`` [T_r, K], ``weights``."""
+    """What all ranks bring: ``x`` [T, h], float32 values of the data type; ``topk``, ``weights`` [T, K]."""
 
     experts: int
     x: list[Any]
@@ -92,7 +93,7 @@ def notified(case: Case, rank: int) -> dict[str, Any]:
     count = np.zeros((ranks, experts), int)
     for expert, source, *_ in every:
         count[source, expert] += 1
-    before = [[sum(count[s, :e]) for e in range(experts)] for s in range(ranks)]
+    before = [list(accumulate(count[s, :-1].tolist(), initial=0)) for s in range(ranks)]
     tokens = [len(x) for x in case.x]
     mine = range(rank * local, (rank + 1) * local)
     table = [[[count[s, e], before[s][e], tokens[s]] for e in range(experts)] for s in range(ranks)]
@@ -101,7 +102,7 @@ def notified(case: Case, rank: int) -> dict[str, Any]:
         "send_data": table[rank],
         "send_data_offset": before[rank],
         "recv_data": [table[s][mine.start : mine.stop] for s in range(ranks)],
-        "recv_count": [sum(count[s, e] for e, s in pairs[: n + 1]) for n in range(len(pairs))],
+        "recv_count": list(accumulate(int(count[s, e]) for e, s in pairs)),
         "recv_offset": [before[s][e] for e, s in pairs],
         "total_recv_tokens": sum(e in mine for e, *_ in every),
         "max_bs": max(tokens),
@@ -118,7 +119,7 @@ def quantised(row: Any, epsilon: bool) -> tuple[Any, float]:
     exact = np.asarray(row, np.float64)
     largest = max(abs(float(value)) for value in row)
     below = float(_single(largest + float(np.float32(1e-12)))) if epsilon else largest
-    if largest == 0 or 127 / below > np.finfo(np.float32).max:
+    if largest == 0 or 127 / below > float(np.finfo(np.float32).max):
         return np.zeros(len(row), np.int8), 0.0
     factor = float(_single(127 / below))
     product = _single(exact * factor)
@@ -145,9 +146,9 @@ def dispatched(case: Case, rank: int, quant: bool) -> tuple[Any, Any, Any]:
 
 
 def expert_rows(case: Case, rank: int, quant: bool) -> Any:
-    """What the experts of ``rank`` make of their rows, uint16 patterns [A, h]: expert e multiplies by a constant.
+    """What the experts of ``rank`` make of their rows, uint16 patterns [A, h].
 
-    A quantised row is multiplied with its scale first; then the product with the constant is rounded once.
+    Expert e multiplies by a constant, a quantised row by its scale before; that product is rounded once.
     """
     values, scales, _ = dispatched(case, rank, quant)
     mine = [row[0] for row in sent_rows(case) if row[0] // case.local == rank]

@@ -1,7 +1,7 @@
-"""Runs prefill (notify, dispatch, experts, combine) on a world of ranks and compares all of it with the golden.
+"""Runs prefill (notify, dispatch, experts, combine) on a world of ranks and compares it with the golden.
 
-Inputs are Gaussian and distinct per (rank, token), weights distinct per (token, k); expert e multiplies its rows
-by a constant of its own.
+Inputs are Gaussian and distinct per (rank, token), weights distinct per (token, k); expert e multiplies its
+rows by a constant of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make_case(
     half: str = "bf16",
     route: Callable[[np.random.Generator, int, int], Any] | None = None,
 ) -> Case:
-    """A case with ``tokens[r]`` tokens on rank r; ``route(rng, rank, tokens)`` gives topk, default distinct."""
+    """A case, ``tokens[r]`` tokens on rank r; ``route(rng, rank, tokens)`` gives topk (default: distinct)."""
     rng = np.random.default_rng(seed)
     x, topk, weights = [], [], []
     for rank, count in enumerate(tokens):
