@@ -89,7 +89,7 @@ async def fused(rank: Rank, args: FusedArgs, numerics: Numerics | None = None) -
 
 
 def count_half(rank: Rank, number: int, half: int) -> int:
-    """Half of windowsExp for the count words of call ``number``, which dispatches to ``half``; see the top."""
+    """Half of windowsExp for the count words of a call that dispatches to ``half``; see the top."""
     return number & 1 if rank.atomics else half
 
 
@@ -107,6 +107,11 @@ class _Call:
         layout, base = self.rank.layout, self.pe.heap_base
         self.win, self.exp, self.stage = base + layout.win, base + layout.exp, base + layout.stage
         self.sync = base
+
+    @property
+    def parity(self) -> int:
+        """Of the call: selects counters, and the slots that count words are sent from."""
+        return self.number & 1
 
     def ranks(self) -> Iterator[int]:
         """All ranks from the next one on, the own one last: no two ranks send to one peer at first."""
@@ -152,7 +157,7 @@ class _Call:
         q, scale = quantised_rows(self.args, route)
         token_flag = polarity.token if places.deep and not self.rank.atomics else 0
         raw = records(places, q, scale, token_flag)
-        sources = self.sync + COUNT_SOURCES + (self.number & 1) * _EXPERTS * FLAG_BYTES
+        sources = self.sync + COUNT_SOURCES + self.parity * _EXPERTS * FLAG_BYTES
         count_words = status_words(route.counts, polarity.status)
         await pe.store(sources, count_words.reshape(-1))
         for dst in self.ranks():
@@ -166,8 +171,7 @@ class _Call:
             elif last > first:
                 await self._put_rows(dst, half, raw, first, last)
                 if self.rank.atomics:
-                    parity = self.number & 1
-                    await pe.atomic.add(self.rank.counter("fused_dispatch", parity), last - first, dst)
+                    await pe.atomic.add(self.rank.counter("fused_dispatch", self.parity), last - first, dst)
             if not places.deep:
                 await self._send_counts(dst, words, sources, count_words)
 
@@ -232,7 +236,7 @@ class _Call:
 
     async def await_counter(self, kind: str, rows: NDArray[np.int64]) -> None:
         """Rows [R] by rank: all of the other ranks' have come. Raises ProtocolError for more than that."""
-        parity, me = self.number & 1, self.rank.rank
+        parity, me = self.parity, self.rank.rank
         remote = {peer: int(count) for peer, count in enumerate(rows) if count and peer != me}
         base = self.rank.bases.get((kind, parity), 0) + sum(remote.values())
         self.rank.bases[kind, parity] = base
@@ -318,7 +322,7 @@ class _Call:
                 sent += count
             if self.rank.atomics:
                 if sent:
-                    await pe.atomic.add(self.rank.counter("fused_combine", self.number & 1), sent, dst)
+                    await pe.atomic.add(self.rank.counter("fused_combine", self.parity), sent, dst)
             elif dst == me:
                 await pe.store(self.exp + places.flag(half, me), pe.memory(flag, FLAG_BYTES))
             else:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
+from pymodel.model import ModelBackend
 from pymodel.operators import fused_shmem, fused_window, w4a8
 from pymodel.operators.fused_math import W8A8
 from pymodel.operators.fused_types import Expert, Fused, FusedArgs
@@ -76,6 +78,21 @@ def arguments(case: Case, rank: int, as_list: bool = False) -> FusedArgs:
         x_active_mask=case.mask(rank),
         **more,
     )
+
+
+def slow_qp(monkeypatch: pytest.MonkeyPatch, pe: int, peer: int) -> None:
+    """What ``pe`` posts to ``peer`` moves only when nothing else in the fabric can."""
+
+    def step_any(self: ModelBackend) -> bool:
+        every = [(nic, step) for nic in self.nics for step in nic.steps()]
+        qp = self.nics[pe], self.fabric.qps[pe, peer, 0].qpn
+        others = [(nic, step) for nic, step in every if nic.requester_of(step, self._route) != qp]
+        if every:
+            nic, step = self._rng.choice(others or every)
+            self._now += nic.run(step)
+        return bool(every)
+
+    monkeypatch.setattr(ModelBackend, "_step_any", step_any)
 
 
 @dataclass

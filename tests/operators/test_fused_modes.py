@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.operators.fused_runs import KINDS, Outcome, run_cases
+from tests.operators.fused_runs import KINDS, Outcome, run_cases, slow_qp
 from tests.operators.golden_fused import BF16, FP16, Case, Golden, GoldenWindows, closed_form, golden
 
 WINDOW = 1 << 20
@@ -193,3 +193,14 @@ def test_a_rank_that_comes_late(kind: str, slow: int) -> None:
 
     outcome = run_cases(cases, kind, between=between)
     same_bits(run_cases(cases), outcome)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("peer", [0, 2])
+def test_a_slow_qp(monkeypatch: pytest.MonkeyPatch, kind: str, peer: int) -> None:
+    """One QP stands still whenever anything else moves, over calls with and without rows between ranks."""
+    cases = [replace(BASE, ids=("own", "random")[n % 2], top_k=2, call=n) for n in range(5)]
+    slow_qp(monkeypatch, 1, peer)
+    outcome = run_cases(cases, kind, schedule="random", seed=peer)
+    same_bits(run_cases(cases), outcome)
+    check_posts(cases, outcome, kind == "atomics")

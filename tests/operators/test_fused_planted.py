@@ -24,7 +24,7 @@ from pymodel.operators.world import WorldError
 from pymodel.platform import sleep
 from pymodel.runner import HangError
 from pymodel.sanitizer import RaceError
-from tests.operators.fused_runs import run_cases
+from tests.operators.fused_runs import run_cases, slow_qp
 from tests.operators.golden_fused import Case, GoldenWindows, golden
 from tests.operators.test_fused_modes import check_numbers
 
@@ -243,17 +243,31 @@ def test_token_flags_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         check(cases=CASES[:1])
 
 
+def run_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls with and without rows between ranks, one QP as slow as it can be."""
+    slow_qp(monkeypatch, SOURCE, TARGET)
+    cases = [replace(case, ids=("own", "random")[case.call % 2], top_k=2) for case in CASES]
+    for seed in range(4):
+        run_cases(cases, "atomics", schedule="random", seed=seed)
+
+
 def test_one_place_for_all_count_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """With counters a rank can be a call ahead: its counts must not go where those of this call stand."""
     monkeypatch.setattr(fused_shmem, "count_half", lambda rank, number, half: half)
-    apart = [replace(case, ids="own", top_k=1) for case in CASES]
-    red = 0
-    for seed in range(4):
-        try:
-            run_cases(apart, "atomics", schedule="random", seed=seed)
-        except (RaceError, HangError):
-            red += 1
-    assert red
+    with pytest.raises((RaceError, HangError)):
+        run_apart(monkeypatch)
+
+
+def test_one_counter_for_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor may its adds go to the counter of this call."""
+    monkeypatch.setattr(fused_shmem._Call, "parity", 0)
+    with pytest.raises(ProtocolError, match="counter fused_dispatch"):
+        run_apart(monkeypatch)
+
+
+def test_calls_apart_without_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same runs are good."""
+    run_apart(monkeypatch)
 
 
 # ---------------------------------------------------------------------- quiets
