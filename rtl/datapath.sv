@@ -44,6 +44,10 @@ module datapath
     input  logic             expect_valid_i,
     /// what it expects back
     input  expect_t          expect_i,
+    /// the requester will send READs and atomics of a QP again, until rewound_o
+    input  rewind_t          rewind_i,
+    /// what they expect is forgotten, and no response with data of that QP is under way to the requester
+    output logic             rewound_o,
     /// response that arrived
     output logic             rsp_valid_o,
     /// the response is taken
@@ -274,6 +278,7 @@ module datapath
   logic                           amo_look;
   logic [NumQp-1:0]               dead;
   logic [$clog2(MoveDepth+1)-1:0] move_cnt;
+  logic                           rewound, rsp_some;
 
   rx_parse #(.Depth(RxDepth)) i_parse (
       .clk_i, .rst_ni, .mac_i, .ip_i, .s_axis_tdata, .s_axis_tkeep, .s_axis_tlast, .s_axis_tvalid, .s_axis_tready,
@@ -282,11 +287,13 @@ module datapath
       .drain_i, .drain_busy_o(busy_parse), .cnt_o(cnt_parse)
   );
 
+  assign rewound_o = rewound && !rsp_some;
   assign room = done_room && rsp_room && move_cnt <= 4'(MoveDepth - Pipeline);
   responder i_responder (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_resp), .dead_i(dead),
       .hdr_valid_i(hdr_valid), .hdr_ready_o(hdr_ready), .hdr_i(hdr), .room_i(room),
-      .expect_valid_i, .expect_i, .rsp_fail_valid_i(rsp_fail_valid), .rsp_fail_qpi_i(rsp_fail_qpi),
+      .expect_valid_i, .expect_i, .rewind_i, .rewound_o(rewound),
+      .rsp_fail_valid_i(rsp_fail_valid), .rsp_fail_qpi_i(rsp_fail_qpi),
       .look_qpi_o(look_qpi), .used_i(used), .amo_look_qpi_o(amo_look_qpi), .amo_look_i(amo_look),
       .entry_valid_o(entry_valid), .entry_o(entry),
       .rsp_valid_o(rsp_valid), .rsp_o(rsp), .rsp_bursts_o(rsp_bursts),
@@ -295,8 +302,8 @@ module datapath
   );
   rsp_order i_rsp (
       .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_rsp), .mr_drain_i, .mr_drain_busy_o(mr_busy_rsp),
-      .in_valid_i(rsp_valid), .room_o(rsp_room), .in_i(rsp), .in_bursts_i(rsp_bursts),
-      .b_valid_i(b_valid && b_id == IdResult), .b_err_i(b_err),
+      .in_valid_i(rsp_valid), .room_o(rsp_room), .in_i(rsp), .look_qpi_i(rewind_i.qpi), .some_o(rsp_some),
+      .in_bursts_i(rsp_bursts), .b_valid_i(b_valid && b_id == IdResult), .b_err_i(b_err),
       .rsp_valid_o, .rsp_ready_i, .rsp_o, .fail_valid_o(rsp_fail_valid), .fail_qpi_o(rsp_fail_qpi), .cnt_o(cnt_rsp)
   );
   resp_done i_done (

@@ -172,6 +172,8 @@ module rnic
   tx_job_t            job;
   logic               expect_valid;
   expect_t            expect_evt;
+  rewind_t            rewind;
+  logic               rewound;
   logic               job_valid, job_ready;
   logic               gerr_valid;
   qp_t                gerr_qpi;
@@ -213,7 +215,7 @@ module rnic
       .fetch_req_valid_o(fetch_req_valid), .fetch_req_ready_i(fetch_req_ready), .fetch_req_o(fetch_req),
       .fetch_beat_valid_i(fetch_beat_valid), .fetch_beat_i(fetch_beat),
       .job_valid_o(job_valid), .job_ready_i(job_ready), .job_o(job),
-      .expect_valid_o(expect_valid), .expect_o(expect_evt),
+      .expect_valid_o(expect_valid), .expect_o(expect_evt), .rewind_o(rewind), .rewound_i(rewound),
       .gerr_valid_i(gerr_valid), .gerr_qpi_i(gerr_qpi), .gerr_slot_i(gerr_slot),
       .rsp_valid_i(rsp_valid), .rsp_ready_o(rsp_ready), .rsp_i(rsp),
       .cqe_req_valid_o(cqe_req_valid), .cqe_req_ready_i(cqe_req_ready), .cqe_req_o(cqe_req),
@@ -232,7 +234,7 @@ module rnic
       .mac_i(mac), .ip_i(ip),
       .job_valid_i(job_valid), .job_ready_o(job_ready), .job_i(job),
       .gerr_valid_o(gerr_valid), .gerr_qpi_o(gerr_qpi), .gerr_slot_o(gerr_slot),
-      .expect_valid_i(expect_valid), .expect_i(expect_evt),
+      .expect_valid_i(expect_valid), .expect_i(expect_evt), .rewind_i(rewind), .rewound_o(rewound),
       .rsp_valid_o(rsp_valid), .rsp_ready_i(rsp_ready), .rsp_o(rsp),
       .fetch_req_valid_i(fetch_req_valid), .fetch_req_ready_o(fetch_req_ready), .fetch_req_i(fetch_req),
       .fetch_beat_valid_o(fetch_beat_valid), .fetch_beat_o(fetch_beat),

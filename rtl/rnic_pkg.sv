@@ -263,11 +263,12 @@ package rnic_pkg;
   } ack_job_t;
 
   /// what a response means to the requester
-  typedef enum logic [1:0] {
-    RspAck  = 2'd0,              // opcode 11 with an ACK syndrome
-    RspNak  = 2'd1,              // opcode 11 with a NAK, code in syndrome[1:0]
-    RspRnr  = 2'd2,              // opcode 11 with an RNR NAK
-    RspData = 2'd3               // the expected READ response or ATOMIC acknowledge, its bytes written (or fail)
+  typedef enum logic [2:0] {
+    RspAck   = 3'd0,             // opcode 11 with an ACK syndrome
+    RspNak   = 3'd1,             // opcode 11 with a NAK, code in syndrome[1:0]
+    RspRnr   = 3'd2,             // opcode 11 with an RNR NAK, time code in syndrome[4:0]
+    RspData  = 3'd3,             // the expected READ response or ATOMIC acknowledge, its bytes written (or fail)
+    RspAhead = 3'd4              // data beyond what is expected: something before it was lost
   } rsp_kind_e;
 
   /// a response that passed the receive checks, in order behind the write responses of READ and atomic results
@@ -300,7 +301,14 @@ package rnic_pkg;
     logic [63:0] laddr;
     logic [31:0] lkey;
     logic [31:0] len;            // bytes to come
+    logic        resumed;        // the rest of a READ: an answer to the first request may still come for it
   } expect_t;
+
+  /// what a READ or atomic expects is forgotten, because its requests will be sent again (requester -> receive)
+  typedef struct packed {
+    logic valid;                 // until it is done
+    qp_t  qpi;
+  } rewind_t;
 
   /// a QP's state has to become ERR
   typedef struct packed {

@@ -29,7 +29,7 @@ module comp_eng
   /// QPs with a failed WQE in flight
   input  logic [NumQp-1:0] stop_i,
   /// a WQE of the QP failed
-  input  qp_err_evt_t [3:0] fail_i,
+  input  qp_err_evt_t [4:0] fail_i,
   /// CQ doorbell
   input  logic             db_cq_valid_i,
   /// its CQ
@@ -196,7 +196,8 @@ module comp_eng
     code = CqeOk;
     if (decide && op_q == OpComplete && more_q) begin
       // acknowledged WQEs were executed; they complete as such even if the QP went to ERR since
-      if (acked_q && !flush_q[qpi_q]) what = WhatGood;
+      // (but one that failed here when it was to be sent again)
+      if (acked_q && !flush_q[qpi_q] && !failed_i) what = WhatGood;
       else if (qp_err_i[qpi_q] || dead_q[qpi_q]) what = WhatFlush;
       else if (failed_i) what = WhatFail;
     end

@@ -24,7 +24,7 @@ module comp_pend
   /// acknowledged position moved
   input  qp_pos_t           una_i,
   /// a WQE of the QP failed
-  input  qp_err_evt_t [3:0] fail_i,
+  input  qp_err_evt_t [4:0] fail_i,
   /// QPs to look at
   output logic [NumQp-1:0]  ready_o,
   /// a QP is picked
@@ -68,7 +68,7 @@ module comp_pend
   always_comb begin
     set = (qp_err_i & ~err_q) | (wake_all ? wait_q : '0);
     if (una_i.valid) set[una_i.qpi] = 1'b1;
-    for (int unsigned i = 0; i < 4; i++) if (fail_i[i].valid) set[fail_i[i].qpi] = 1'b1;
+    for (int unsigned i = 0; i < 5; i++) if (fail_i[i].valid) set[fail_i[i].qpi] = 1'b1;
     if (db_i.valid && (qp_err_i[db_i.qpi] || dead_i[db_i.qpi])) set[db_i.qpi] = 1'b1;
     if (again_i) set[qpi_i] = 1'b1;
   end

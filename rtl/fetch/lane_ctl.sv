@@ -1,7 +1,7 @@
 // Lanes: gives the QPs that have announced work one of NumLane places at fetch and transmit (nic.md section 4), and takes
 // it back at a WQE boundary when another QP waits and the lane is idle, cannot start a WQE, or had its quantum. WQEs that
 // a lane prefetched but did not start are then dropped and fetched again later. A QP that could not start its next WQE
-// asks for a lane again after an event that may let it.
+// asks for a lane again after an event that may let it, and one that has to send again as soon as it has given its lane back.
 module lane_ctl
   import rnic_pkg::*;
   import req_pkg::*;
@@ -23,7 +23,11 @@ module lane_ctl
   /// that move ended a READ or atomic
   input  logic               una_rd_i,
   /// next WQE and PSN to issue, from the transmit scheduler
-  input  qp_pos_t            iss_i,
+  input  qp_go_t             iss_i,
+  /// a QP without a lane has to send again from here; never in a cycle of iss_i
+  input  qp_go_t             back_i,
+  /// QPs that hold a lane
+  output logic [NumQp-1:0]   held_o,
   /// a lane is given to a QP
   output lane_load_t         load_o,
   /// producer index of a lane's QP moved
@@ -68,6 +72,8 @@ module lane_ctl
     idx_t    idx;
     psn_t    psn;
     rd_num_t rd;
+    psn_t    skip;
+    psn_t    high;
   } pos_t;
 
   // per QP: has announced work; holds a lane; before it wants one, waits for a retirement or the end of a READ or atomic, or
@@ -92,6 +98,7 @@ module lane_ctl
   logic [2:0]         sl;
   logic               iss_valid, ri_valid, pi_valid;
   pos_t               iss, iss_new;
+  qp_go_t             go;
   idx_t               ri, pi;
 
   assign wants     = work_q & ~held_q & ~park_q & ~park_psn_q & qp_ok_i;
@@ -126,7 +133,9 @@ module lane_ctl
     version2: ctx_i.qp.version2, mtu: ctx_i.qp.mtu, sq_log: ctx_i.qp.sq_log, sq_base: ctx_i.qp.sq_base,
     sq_start: ctx_i.qp.sq_start, sq_psn: ctx_i.qp.sq_psn
   };
-  assign iss_new = '{idx: iss_i.idx, psn: iss_i.psn, rd: iss_i.rd};
+  assign go      = back_i.valid ? back_i : iss_i;
+  assign iss_new = '{idx: go.idx, psn: go.psn, rd: go.rd, skip: go.skip, high: go.high};
+  assign held_o  = held_q;
 
   ctx_ram #(.T(lane_ctx_t), .Depth(NumQp)) i_ctx (
     .clk_i, .wr_en_i(ctx_i.qp_set), .wr_addr_i(ctx_i.qpi), .wr_data_i(ctx_new),
@@ -139,7 +148,7 @@ module lane_ctl
   );
   dyn_ram #(.T(pos_t), .Depth(NumQp)) i_iss (
     .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
-    .wr_en_i(iss_i.valid), .wr_addr_i(iss_i.qpi), .wr_data_i(iss_new),
+    .wr_en_i(go.valid), .wr_addr_i(go.qpi), .wr_data_i(iss_new),
     .rd_en_i(pick_take), .rd_addr_i(pick_qpi), .rd_valid_o(iss_valid), .rd_data_o(iss)
   );
   dyn_ram #(.T(idx_t), .Depth(NumQp)) i_retired (
@@ -166,6 +175,8 @@ module lane_ctl
     load_o.idx      = iss_valid ? iss.idx : ctx.sq_start;
     load_o.psn      = iss_valid ? iss.psn : ctx.sq_psn;
     load_o.rd       = iss_valid ? iss.rd : '0;
+    load_o.skip     = iss_valid ? iss.skip : '0;
+    load_o.high     = iss_valid ? iss.high : ctx.sq_psn;
     load_o.pi       = pi_valid ? pi : load_o.idx;
     load_o.ri       = ri_valid ? ri[4:0] : ctx.sq_start[4:0];
     // what moves in this very cycle is not in the memories' outputs yet
@@ -243,6 +254,11 @@ module lane_ctl
       if (una_i.valid) park_psn_q[una_i.qpi] <= 1'b0;
       if (una_i.valid && una_rd_i) park_q[una_i.qpi] <= 1'b0;
       if (db_i.valid) work_q[db_i.qpi] <= 1'b1;
+      if (back_i.valid) begin
+        work_q[back_i.qpi]     <= 1'b1;
+        park_q[back_i.qpi]     <= 1'b0;
+        park_psn_q[back_i.qpi] <= 1'b0;
+      end
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
         work_q[ctx_i.qpi]     <= 1'b0;
         park_q[ctx_i.qpi]     <= 1'b0;
@@ -252,7 +268,7 @@ module lane_ctl
   end
 
   logic unused;
-  assign unused = &{1'b0, ctx_i, ri, una_i};
+  assign unused = &{1'b0, ctx_i, ri, una_i, go};
 
   assign drain_busy_o = held_q[drain_qpi_i];
 endmodule

@@ -21,7 +21,7 @@ module ack_track
   /// response
   input  rsp_evt_t         rsp_i,
   /// next WQE and PSN to issue moved
-  input  qp_pos_t          iss_i,
+  input  qp_go_t           iss_i,
   /// read the mark of an outstanding entry
   output logic             mark_en_o,
   /// QP of the entry
@@ -38,6 +38,8 @@ module ack_track
   output qp_fail_t         fail_o,
   /// a READ or atomic failed by its response
   output qp_fail_t         data_fail_o,
+  /// what was sent and not acknowledged has to be sent again
+  output qp_retry_t        retry_o,
   /// response in the pipeline
   output logic             busy_o,
   /// its QP
@@ -53,7 +55,7 @@ module ack_track
     idx_t sq_start;
     psn_t sq_psn;
   } start_t;
-  /// next to issue
+  /// next to issue, or behind the highest that was ever sent
   typedef struct packed {
     idx_t idx;
     psn_t psn;
@@ -73,7 +75,7 @@ module ack_track
   una_t       una_ram, una, una_new;
   logic       iss_valid, una_valid, take;
   psn_t       in_window;
-  logic       live, known, is_nak, is_data, data_ok, ends;
+  logic       live, known, is_nak, is_rnr, is_ahead, is_data, data_ok, ends;
 
   // walk over the entries
   idx_t       cur_q, end_q, cur_next;
@@ -82,7 +84,10 @@ module ack_track
   psn_t       pos_q;      // first PSN of the entry, or una_q in the middle of the first one
   rd_num_t    rd_q;
   logic       rd_step_q;  // a READ or atomic was passed
-  logic       v2_q, more, passed, covered, done, held;
+  logic       v2_q, more, passed, covered, done, held, implied;
+  psn_t       high_q;     // behind the highest PSN that was sent when the response was judged
+  logic       grown_q;    // more was sent since
+  psn_t       una_psn;
 
   assign rsp_ready_o = (state_q == StIdle) || done;
   assign take        = rsp_valid_i && rsp_ready_o;
@@ -96,7 +101,7 @@ module ack_track
   );
   dyn_ram #(.T(iss_t), .Depth(NumQp)) i_iss (
     .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
-    .wr_en_i(iss_i.valid), .wr_addr_i(iss_i.qpi), .wr_data_i(iss_new),
+    .wr_en_i(iss_i.valid && iss_i.fresh), .wr_addr_i(iss_i.qpi), .wr_data_i(iss_new),
     .rd_en_i(take), .rd_addr_i(rsp_i.qpi), .rd_valid_o(iss_valid), .rd_data_o(iss_ram)
   );
   dyn_ram #(.T(una_t), .Depth(NumQp)) i_una (
@@ -108,7 +113,9 @@ module ack_track
   assign iss = iss_valid ? iss_ram : '{idx: start.sq_start, psn: start.sq_psn};
   assign una = una_valid ? una_ram : '{idx: start.sq_start, psn: start.sq_psn, rd: '0};
 
-  assign is_nak  = (rsp_q.kind == RspNak);
+  assign is_nak   = (rsp_q.kind == RspNak);
+  assign is_rnr   = (rsp_q.kind == RspRnr);
+  assign is_ahead = (rsp_q.kind == RspAhead);
   assign is_data = (rsp_q.kind == RspData);
   assign data_ok = (rsp_q.fail == CqeOk);
   assign live    = qp_rts_i[rsp_q.qpi];
@@ -141,17 +148,34 @@ module ack_track
 
   // a QP that left RTS in between keeps its positions: its WQEs are flushed
   assign una_o    = '{
-    valid: done && live, qpi: rsp_q.qpi, idx: cur_q, psn: held ? pos_q : upto_q, rd: rd_q + rd_num_t'(rd_step_q)
+    valid: done && live, qpi: rsp_q.qpi, idx: cur_q, psn: una_psn, rd: rd_q + rd_num_t'(rd_step_q),
+    moved: una_psn != una_q, all: !more && una_psn == high_q && !grown_q && !(iss_i.valid && iss_i.qpi == rsp_q.qpi)
   };
+  assign una_psn  = held ? pos_q : upto_q;
   assign una_rd_o = una_o.valid && rd_step_q;
-  // Retransmission starts here on code 0, on an RNR NAK, and on any response that passed an unanswered READ or atomic; until
-  // then they only count. A NAK that passed one fails nothing: its WQE will be refused again behind the retry.
+  // A NAK that passed an unanswered READ or atomic fails nothing: its WQE will be refused again behind the retry.
   assign fail_o   = '{
     valid: una_o.valid && is_nak && rsp_q.syndrome[1:0] != 2'd0 && !(held && passed), qpi: rsp_q.qpi,
     slot: cur_q[SlotW-1:0],
     code: (rsp_q.syndrome[1:0] == 2'd1) ? (mark_i.odd ? CqeAtomicVa : CqeNakInvReq) :
           (rsp_q.syndrome[1:0] == 2'd2) ? CqeNakAccess : CqeNakRemOp
   };
+  // Sent again is after code 0, after an RNR NAK, after data beyond the expected, and after any response that passed an
+  // unanswered READ or atomic (wire.md 5).
+  assign implied = held && passed;
+  always_comb begin
+    retry_o     = '{
+      valid: 1'b0, qpi: rsp_q.qpi, why: (is_rnr && !implied) ? RetryRnr : RetrySeq, implied: 1'b0,
+      code: rsp_q.syndrome[4:0]
+    };
+    if (state_q == StJudge) begin
+      retry_o.valid = known && is_ahead;
+    end else if (state_q == StWalk && done && live) begin
+      retry_o.valid   = implied || is_rnr || (is_nak && rsp_q.syndrome[1:0] == 2'd0);
+      retry_o.implied = implied && !is_rnr && !(is_nak && rsp_q.syndrome[1:0] == 2'd0);
+    end
+  end
+
   // what is before a failing response was executed, whether it has an answer of its own or not
   assign data_fail_o = '{
     valid: state_q == StJudge && known && is_data && !data_ok, qpi: rsp_q.qpi, slot: rsp_q.slot, code: rsp_q.fail
@@ -164,8 +188,8 @@ module ack_track
   always_comb begin
     cnt_o = '0;
     if (state_q == StJudge) begin
-      cnt_o[CntDropResponse] = !known && !is_data;
-      cnt_o[CntRnrRx]        = known && rsp_q.kind == RspRnr;
+      cnt_o[CntDropResponse] = !known && !is_data && !is_ahead;
+      cnt_o[CntRnrRx]        = known && is_rnr;
       cnt_o[CntNakSeqRx]     = known && is_nak && rsp_q.syndrome[1:0] == 2'd0;
       cnt_o[CntNakInvRx]     = known && is_nak && rsp_q.syndrome[1:0] == 2'd1;
       cnt_o[CntNakAccRx]     = known && is_nak && rsp_q.syndrome[1:0] == 2'd2;
@@ -185,11 +209,15 @@ module ack_track
       rd_q      <= '0;
       rd_step_q <= 1'b0;
       v2_q      <= 1'b0;
+      high_q    <= '0;
+      grown_q   <= 1'b0;
     end else begin
+      if (iss_i.valid && iss_i.qpi == rsp_q.qpi) grown_q <= 1'b1;
       unique case (state_q)
         StIdle: ;
         StJudge: begin
-          state_q   <= known ? StWalk : StIdle;
+          state_q   <= (known && !is_ahead) ? StWalk : StIdle;
+          high_q    <= iss.psn;
           cur_q     <= una.idx;
           end_q     <= iss.idx;
           una_q     <= una.psn;
@@ -213,12 +241,13 @@ module ack_track
       if (take) begin
         state_q <= StJudge;
         rsp_q   <= rsp_i;
+        grown_q <= 1'b0;
       end
     end
   end
 
   logic unused;
-  assign unused = &{1'b0, ctx_i, iss_i.rd, rsp_q.msn, rsp_q.syndrome[7:2]};
+  assign unused = &{1'b0, ctx_i, iss_i, rsp_q.msn, rsp_q.syndrome[7:5]};
 
   `ifndef SYNTHESIS
   always_ff @(posedge clk_i or negedge rst_ni) begin

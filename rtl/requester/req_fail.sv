@@ -1,5 +1,5 @@
 // Failure records of WQEs in flight, one per QP and source (transmit scheduler, gather, responder's NAK, response with
-// data). Sources may name different WQEs; completion meets the oldest first and flushes what is behind it (nic.md
+// data, too many retries). Sources may name different WQEs; completion meets the oldest first and flushes what is behind it (nic.md
 // section 6). Any record stops the issue on its QP.
 module req_fail
   import rnic_pkg::*;
@@ -19,6 +19,8 @@ module req_fail
   input  qp_fail_t         nak_i,
   /// a READ or atomic failed by its response
   input  qp_fail_t         data_i,
+  /// a WQE was sent too often
+  input  qp_fail_t         retry_i,
   /// QPs with a failed WQE
   output logic [NumQp-1:0] stop_o,
   /// read the records of a QP
@@ -32,7 +34,7 @@ module req_fail
   /// its error code
   output logic [7:0]       code_o
 );
-  localparam int unsigned NumSrc = 4;
+  localparam int unsigned NumSrc = 5;
 
   /// record of one source
   typedef struct packed {
@@ -46,7 +48,7 @@ module req_fail
   rec_t                             rec_new [NumSrc];
   rec_t                             rec     [NumSrc];
 
-  assign fail = {tx_i, gather_i, data_i, nak_i};
+  assign fail = {tx_i, gather_i, data_i, nak_i, retry_i};
 
   for (genvar s = 0; s < NumSrc; s++) begin : gen_src
     // the first record of a source stands: it is the oldest WQE that the source will ever name
@@ -69,10 +71,11 @@ module req_fail
     end
   end
 
-  assign stop_o   = have_q[0] | have_q[1] | have_q[2] | have_q[3];
+  assign stop_o   = have_q[0] | have_q[1] | have_q[2] | have_q[3] | have_q[4];
   assign failed_o = (hit != '0);
   // a NAK speaks of an earlier packet of the message than a local error
-  assign code_o   = hit[0] ? rec[0].code : hit[1] ? rec[1].code : hit[2] ? rec[2].code : rec[3].code;
+  assign code_o   = hit[0] ? rec[0].code : hit[1] ? rec[1].code : hit[2] ? rec[2].code : hit[3] ? rec[3].code :
+                    rec[4].code;
 
   logic unused;
   assign unused = &{1'b0, ctx_i.qp, ctx_i.cq, ctx_i.mr, ctx_i.cqn, ctx_i.mrn, ctx_i.qp_modify, ctx_i.cq_set,

@@ -66,6 +66,8 @@ package req_pkg;
     idx_t        idx;
     psn_t        psn;
     rd_num_t     rd;             // READs and atomics started before idx
+    psn_t        skip;           // packets of the first WQE that are not sent again
+    psn_t        high;           // PSN behind the last one that was ever sent
     idx_t        pi;             // producer index
     logic [4:0]  ri;             // low bits of the first index not retired
   } lane_load_t;
@@ -77,14 +79,43 @@ package req_pkg;
     idx_t  idx;
   } lane_idx_t;
 
-  /// a position of a QP moved: next to issue (transmit scheduler) or oldest unacknowledged (acknowledge tracker)
+  /// the oldest unacknowledged position of a QP was judged anew (acknowledge tracker)
   typedef struct packed {
     logic    valid;
     qp_t     qpi;
     idx_t    idx;
     psn_t    psn;
-    rd_num_t rd;                 // READs and atomics started, or answered in full
+    rd_num_t rd;                 // READs and atomics answered in full
+    logic    moved;              // the PSN is another one than before
+    logic    all;                // nothing that was sent is unacknowledged
   } qp_pos_t;
+
+  /// where a QP goes on: next to issue, or back to where it has to send again
+  typedef struct packed {
+    logic    valid;
+    qp_t     qpi;
+    idx_t    idx;
+    psn_t    psn;
+    rd_num_t rd;                 // READs and atomics started before psn
+    psn_t    skip;               // packets of WQE idx before psn
+    psn_t    high;               // PSN behind the last one that was ever sent
+    logic    fresh;              // sent for the first time
+  } qp_go_t;
+
+  typedef enum logic [1:0] {
+    RetrySeq  = 2'd0,            // NAK 0, data beyond the expected, an answer that was passed, timer
+    RetryRnr  = 2'd1,            // the responder asks for time
+    RetryOver = 2'd2             // an answer came for what was about to be sent again: no loss
+  } retry_e;
+
+  /// a QP has to send again from its oldest unacknowledged PSN
+  typedef struct packed {
+    logic       valid;
+    qp_t        qpi;
+    retry_e     why;
+    logic       implied;         // RetrySeq: only an answer was passed
+    logic [4:0] code;            // RetryRnr: time code
+  } qp_retry_t;
 
   /// an index of a QP moved: producer or first not retired
   typedef struct packed {

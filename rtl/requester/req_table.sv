@@ -30,7 +30,15 @@ module req_table
   /// place of the entry
   input  slot_t      mark_slot_i,
   /// mark, one cycle after mark_en_i
-  output req_mark_t  mark_o
+  output req_mark_t  mark_o,
+  /// read the first PSN of an entry
+  input  logic       first_en_i,
+  /// QP of the entry
+  input  qp_t        first_qpi_i,
+  /// place of the entry
+  input  slot_t      first_slot_i,
+  /// first PSN, one cycle after first_en_i
+  output psn_t       first_o
 );
   localparam int unsigned Depth = NumQp * MaxInflight;
 
@@ -54,5 +62,9 @@ module req_table
   ctx_ram #(.T(req_mark_t), .Depth(Depth)) i_marks (
     .clk_i, .wr_en_i, .wr_addr_i({wr_qpi_i, wr_slot_i}), .wr_data_i(mark_new),
     .rd_en_i(mark_en_i), .rd_addr_i({mark_qpi_i, mark_slot_i}), .rd_data_o(mark_o)
+  );
+  ctx_ram #(.T(psn_t), .Depth(Depth)) i_firsts (
+    .clk_i, .wr_en_i, .wr_addr_i({wr_qpi_i, wr_slot_i}), .wr_data_i(wr_entry_i.first),
+    .rd_en_i(first_en_i), .rd_addr_i({first_qpi_i, first_slot_i}), .rd_data_o(first_o)
   );
 endmodule

@@ -1,6 +1,6 @@
 // Requester side of the NIC: from an accepted SQ doorbell over WQE fetch, transmit scheduling and acknowledgements to the CQE
 // (nic.md sections 3 to 6). Three stages meet here: fetch (lane_ctl, fetch_eng), issue (tx_sched, req_table,
-// ack_track, req_fail) and completion (comp_eng, cqe_writer, cq_event).
+// ack_track, req_fail, retry_ctl) and completion (comp_eng, cqe_writer, cq_event).
 module requester
   import rnic_pkg::*;
   import req_pkg::*;
@@ -81,6 +81,10 @@ module requester
   output logic             expect_valid_o,
   /// what it expects back
   output expect_t          expect_o,
+  /// forget what a QP expects, until rewound_i
+  output rewind_t          rewind_o,
+  /// forgotten, and no response with data under way from the receive side
+  input  logic             rewound_i,
   /// the payload of a packet could not be gathered
   input  logic             gerr_valid_i,
   /// its QP
@@ -124,7 +128,14 @@ module requester
 );
   logic [NumQp-1:0]   stop, dead, live, qp_ok;
   qp_idx_t            db, retire;
-  qp_pos_t            iss, una;
+  qp_go_t             iss, back;
+  qp_pos_t            una;
+  qp_retry_t          over, ack_retry;
+  logic [NumQp-1:0]   held, retry_hold;
+  logic               first_en, drain_retry, cnt_retry;
+  qp_t                first_qpi;
+  slot_t              first_slot;
+  psn_t               first_psn;
   lane_load_t         load;
   lane_idx_t          lane_db, lane_retire;
   logic [NumLane-1:0] on, have, idle, boundary, full, quantum, hold_rd, hold_psn, fetch_busy, tx_busy;
@@ -138,7 +149,7 @@ module requester
   qp_t                mark_qpi, rec_qpi, comp_entry_qpi;
   req_entry_t         entry, comp_entry;
   req_mark_t          mark;
-  qp_fail_t           tx_fail, gather_fail, nak_fail, data_fail;
+  qp_fail_t           tx_fail, gather_fail, nak_fail, data_fail, retry_fail;
   logic               failed;
   logic [7:0]         fail_code;
   logic               cqe_room, cqe_valid, done_valid, done_solicit, done_err;
@@ -158,14 +169,15 @@ module requester
     live = qp_rts_i & ~dead;
     if (drain_i.valid) live[drain_i.qpi] = 1'b0;
   end
-  assign qp_ok       = live & ~stop;
+  assign qp_ok       = live & ~stop & ~retry_hold;
   assign db          = '{valid: db_sq_valid_i, qpi: db_sq_qpi_i, idx: db_sq_pi_i};
   assign gather_fail = '{valid: gerr_valid_i, qpi: gerr_qpi_i, slot: gerr_slot_i, code: CqeGatherDma};
 
   // ---------------------------------------------------------------- fetch
   lane_ctl i_lane_ctl (
     .clk_i, .rst_ni, .ctx_i, .qp_ok_i(qp_ok), .db_i(db), .retire_i(retire), .una_i(una), .una_rd_i(una_rd),
-    .iss_i(iss), .load_o(load), .lane_db_o(lane_db), .lane_retire_o(lane_retire), .on_o(on), .waiters_o(waiters),
+    .iss_i(iss), .back_i(back), .held_o(held), .load_o(load), .lane_db_o(lane_db),
+    .lane_retire_o(lane_retire), .on_o(on), .waiters_o(waiters),
     .idle_i(idle), .boundary_i(boundary), .full_i(full), .hold_rd_i(hold_rd), .hold_psn_i(hold_psn),
     .quantum_i(quantum), .busy_i(fetch_busy | tx_busy),
     .drain_qpi_i(drain_i.qpi), .drain_busy_o(drain_lane)
@@ -186,6 +198,7 @@ module requester
     .on_i(on), .have_i(have), .head_en_o(head_en), .head_lane_o(head_lane), .head_i(head),
     .pop_o(pop), .pop_lane_o(pop_lane), .boundary_o(boundary), .full_o(full), .quantum_o(quantum),
     .hold_rd_o(hold_rd), .hold_psn_o(hold_psn), .busy_o(tx_busy), .una_i(una), .una_rd_i(una_rd), .iss_o(iss),
+    .over_o(over),
     .entry_en_o(entry_en), .entry_slot_o(entry_slot), .entry_o(entry), .fail_o(tx_fail),
     .job_valid_o, .job_ready_i, .job_o, .expect_valid_o, .expect_o
   );
@@ -197,28 +210,37 @@ module requester
   req_table i_req_table (
     .clk_i, .wr_en_i(entry_en), .wr_qpi_i(iss.qpi), .wr_slot_i(entry_slot), .wr_entry_i(entry),
     .rd_en_i(comp_entry_en), .rd_qpi_i(comp_entry_qpi), .rd_slot_i(comp_entry_slot), .rd_entry_o(comp_entry),
-    .mark_en_i(mark_en), .mark_qpi_i(mark_qpi), .mark_slot_i(mark_slot), .mark_o(mark)
+    .mark_en_i(mark_en), .mark_qpi_i(mark_qpi), .mark_slot_i(mark_slot), .mark_o(mark),
+    .first_en_i(first_en), .first_qpi_i(first_qpi), .first_slot_i(first_slot), .first_o(first_psn)
   );
 
   ack_track i_ack_track (
     .clk_i, .rst_ni, .ctx_i, .qp_rts_i(live), .rsp_valid_i, .rsp_ready_o, .rsp_i, .iss_i(iss),
     .mark_en_o(mark_en), .mark_qpi_o(mark_qpi), .mark_slot_o(mark_slot), .mark_i(mark),
-    .una_o(una), .una_rd_o(una_rd), .fail_o(nak_fail), .data_fail_o(data_fail),
+    .una_o(una), .una_rd_o(una_rd), .fail_o(nak_fail), .data_fail_o(data_fail), .retry_o(ack_retry),
     .busy_o(ack_busy), .busy_qpi_o(ack_qpi), .cnt_o(cnt_ack)
+  );
+  retry_ctl i_retry (
+    .clk_i, .rst_ni, .ctx_i, .live_i(live & ~stop), .drain_i, .drain_busy_o(drain_retry), .rsp_i(ack_retry),
+    .over_i(over), .una_i(una), .ack_busy_i(ack_busy), .ack_qpi_i(ack_qpi), .iss_i(iss), .held_i(held),
+    .hold_o(retry_hold), .rewind_o, .rewound_i, .first_en_o(first_en), .first_qpi_o(first_qpi), .first_slot_o(first_slot), .first_i(first_psn),
+    .back_o(back), .fail_o(retry_fail), .cnt_retry_o(cnt_retry)
   );
   assign drain_ack = ack_busy && (ack_qpi == drain_i.qpi);
 
   req_fail i_req_fail (
     .clk_i, .rst_ni, .ctx_i, .tx_i(tx_fail), .gather_i(gather_fail), .nak_i(nak_fail), .data_i(data_fail),
+    .retry_i(retry_fail),
     .stop_o(stop), .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
   );
 
   // ---------------------------------------------------------------- completion
-  qp_err_evt_t [3:0] fails;
+  qp_err_evt_t [4:0] fails;
   assign fails[0] = '{valid: tx_fail.valid, qpi: tx_fail.qpi};
   assign fails[1] = '{valid: gather_fail.valid, qpi: gather_fail.qpi};
   assign fails[2] = '{valid: nak_fail.valid, qpi: nak_fail.qpi};
   assign fails[3] = '{valid: data_fail.valid, qpi: data_fail.qpi};
+  assign fails[4] = '{valid: retry_fail.valid, qpi: retry_fail.qpi};
 
   comp_eng i_comp_eng (
     .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .drain_i, .cq_wait_i, .time_i, .db_i(db), .una_i(una),
@@ -254,12 +276,14 @@ module requester
   assign retire_qpi_o   = retire.qpi;
   assign retire_idx_o   = retire.idx;
   assign err_o          = comp_err.valid ? comp_err : event_err;
-  assign drain_busy_o   = drain_i.valid && (drain_lane || drain_job || drain_ack || drain_comp || drain_cqe);
+  assign drain_busy_o   = drain_i.valid && (drain_lane || drain_job || drain_retry || drain_ack || drain_comp ||
+                                            drain_cqe);
 
   always_comb begin
     cnt_o               = cnt_ack | cnt_comp;
     cnt_o[CntBusFetch]  = cnt_fetch_bus;
     cnt_o[CntCqOverrun] = cnt_overrun;
     cnt_o[CntBusCqe]    = cnt_cqe_bus;
+    cnt_o[CntRetry]     = cnt_retry;
   end
 endmodule

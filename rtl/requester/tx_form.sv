@@ -26,7 +26,11 @@ module tx_form
   input  logic        last_i,
   /// packet index in the message modulo AckInterval
   input  logic [3:0]  num_i,
-  /// payload source
+  /// a READ asks for bytes from here on
+  input  logic [31:0] off_i,
+  /// this is not the first time, and packets before it were left out
+  input  logic        resumed_i,
+  /// payload source; where a READ's bytes go
   input  logic [63:0] laddr_i,
   /// payload bytes
   input  logic [12:0] pay_i,
@@ -57,10 +61,10 @@ module tx_form
       job.slot     = slot_i;
       job.psn      = psn_i;
       job.ack_req  = last_i || (num_i == 4'(AckInterval - 1));
-      job.has_reth = first_i && !op_atomic(wqe_i.opcode);
-      job.raddr    = wqe_i.raddr;
+      job.has_reth = (first_i || fetches) && !op_atomic(wqe_i.opcode);
+      job.raddr    = wqe_i.raddr + 64'(off_i);
       job.rkey     = wqe_i.rkey;
-      job.dma_len  = wqe_i.len;
+      job.dma_len  = wqe_i.len - off_i;
       job.has_imm  = last_i && wqe_i.with_imm;
       job.imm      = wqe_i.imm;
       job.se       = last_i && wqe_i.with_imm && wqe_i.se;
@@ -101,12 +105,13 @@ module tx_form
   always_ff @(posedge clk_i) begin
     if (send_i && fetches) begin
       expect_o <= '{
-        qpi: qpi_i, slot: slot_i, first: psn_i, last: last_psn_i, laddr: wqe_i.laddr, lkey: wqe_i.lkey, len: wqe_i.len,
+        qpi: qpi_i, slot: slot_i, first: psn_i, last: last_psn_i, laddr: laddr_i, lkey: wqe_i.lkey,
+        len: wqe_i.len - off_i, resumed: resumed_i,
         kind: (wqe_i.opcode == WqeRead) ? ExpRead : op_atomic4(wqe_i.opcode) ? ExpAmo4 : ExpAmo8
       };
     end
   end
 
   logic unused;
-  assign unused = &{1'b0, wqe_i.idx, wqe_i.ce, wqe_i.fence, wqe_i.err};
+  assign unused = &{1'b0, wqe_i.laddr, wqe_i.idx, wqe_i.ce, wqe_i.fence, wqe_i.err};
 endmodule

@@ -33,6 +33,8 @@ module tx_gate
   input  logic               fence_i,
   /// PSN of the packet
   input  psn_t               psn_i,
+  /// it was sent before
+  input  logic               again_i,
   /// PSNs that it takes
   input  psn_t               step_i,
   /// READs and atomics that its QP has started
@@ -41,6 +43,8 @@ module tx_gate
   output logic               go_o,
   /// its QP may have no READ or atomic at all
   output logic               none_o,
+  /// it was acknowledged meanwhile
+  output logic               over_o,
   /// lanes that wait for the end of a READ or atomic
   output logic [NumLane-1:0] hold_rd_o,
   /// lanes that wait for acknowledged PSNs
@@ -86,7 +90,8 @@ module tx_gate
   assign rd_ok       = (!fence_i || outstanding == '0) && (!fetches_i || outstanding < keep.max_rd);
   // a READ of more PSNs than the window goes alone
   assign window_ok   = (unacked == '0) || ({1'b0, unacked} + {1'b0, step_i} < {1'b0, PsnWindow});
-  assign go_o        = rd_ok && window_ok;
+  assign over_o      = again_i && unacked[23];
+  assign go_o        = rd_ok && window_ok && !over_o;
   assign none_o      = fetches_i && (keep.max_rd == '0);
 
   assign moved       = una_i.valid && (una_i.qpi == qpi_i[lane_i]);
@@ -127,5 +132,5 @@ module tx_gate
   end
 
   logic unused;
-  assign unused = &{1'b0, ctx_i, load_i, una_i.idx};
+  assign unused = &{1'b0, ctx_i, load_i, una_i};
 endmodule

@@ -2,7 +2,9 @@
 // blocks nobody. Starting a WQE takes a place in the outstanding table and assigns its PSNs; the local key is judged for
 // the whole message before its first packet and again before each packet. Four cycles a packet:
 // grant, WQE out of its queue, (MR check), decide; another lane's grant may fall into the decision. A packet whose time has
-// not come (tx_gate) is decided again later.
+// not come (tx_gate) is decided again later. A QP that has to send again comes back on a lane that starts at the oldest
+// unacknowledged PSN: its WQEs are fetched again, start again in the places that they have, and up to the highest PSN sent
+// nothing is new to anybody else.
 module tx_sched
   import rnic_pkg::*;
   import req_pkg::*;
@@ -52,7 +54,9 @@ module tx_sched
   /// that move ended a READ or atomic
   input  logic               una_rd_i,
   /// next WQE and PSN to issue moved
-  output qp_pos_t            iss_o,
+  output qp_go_t             iss_o,
+  /// what was to be sent again was acknowledged meanwhile
+  output qp_retry_t          over_o,
   /// a WQE starts: entry of the outstanding table at iss_o's QP
   output logic               entry_en_o,
   /// place in the outstanding table
@@ -80,6 +84,8 @@ module tx_sched
   logic                    v2_q   [NumLane];
   idx_t                    ii_q   [NumLane];   // next WQE to start
   psn_t                    psn_q  [NumLane];   // next PSN to send
+  psn_t                    high_q [NumLane];   // PSN behind the last one that was ever sent
+  psn_t                    skip_q [NumLane];   // packets of the next WQE that are not sent again
   rd_num_t                 rd_q   [NumLane];   // READs and atomics started
   logic [4:0]              ri_q   [NumLane];   // low bits of the first index not retired
   logic [LenW-1:0]         rem_q  [NumLane];   // bytes left of the message in progress
@@ -96,7 +102,9 @@ module tx_sched
   lane_t                   arb_lane;
 
   // the packet in the pipeline, cut in StHead
-  logic                    first, last;
+  logic                    first, last;        // first that is sent of the message now
+  logic                    resumed, again, over;
+  logic [31:0]             off;
   logic [12:0]             pay;
   logic [63:0]             laddr, src_next;
   logic [LenW-1:0]         rem_next;
@@ -110,7 +118,7 @@ module tx_sched
   logic                    job_room, decide, alive, go, none, bad, fail_now, send;
   logic [7:0]              fail_code;
   slot_t                   slot;
-  psn_t                    last_psn;
+  psn_t                    last_psn, psn_next;
 
   // ---------------------------------------------------------------- grant
   always_comb begin
@@ -137,9 +145,11 @@ module tx_sched
   // ---------------------------------------------------------------- head: cut the packet, ask for the key
   assign fetches = op_fetches(head_i.opcode);
   tx_cut i_cut (
-    .clk_i, .en_i(state_q == StHead), .mid_i(mid_q[lane_q]), .fetches_i(fetches), .mtu_i(mtu_q[lane_q]),
+    .clk_i, .en_i(state_q == StHead), .mid_i(mid_q[lane_q]), .skip_i(skip_q[lane_q]), .fetches_i(fetches),
+    .mtu_i(mtu_q[lane_q]),
     .len_i(head_i.len), .laddr_i(head_i.laddr), .rem_i(rem_q[lane_q]), .src_i(src_q[lane_q]), .chk_va_o(chk_va),
-    .chk_len_o(chk_len), .first_o(first), .last_o(last), .pay_o(pay), .laddr_o(laddr), .rem_o(rem_next),
+    .chk_len_o(chk_len), .first_o(first), .last_o(last), .pay_o(pay), .laddr_o(laddr), .off_o(off),
+    .rem_o(rem_next),
     .src_o(src_next), .num_o(num), .step_o(step)
   );
   mr_check i_mr_check (
@@ -157,34 +167,41 @@ module tx_sched
   assign fail_now  = alive && (bad || (go && !chk_ok));
   assign fail_code = !bad ? CqeLocalMr : (head_i.err != CqeOk) ? head_i.err : CqeWqeFormat;
   assign send      = alive && !bad && go && chk_ok;
+  assign resumed   = first && skip_q[lane_q] != '0;
+  assign again     = psn_q[lane_q] != high_q[lane_q];
   assign slot      = first ? ii_q[lane_q][SlotW-1:0] : ii_q[lane_q][SlotW-1:0] - slot_t'(1);
   assign last_psn  = psn_q[lane_q] + num - psn_t'(1);
 
   tx_gate i_gate (
     .clk_i, .rst_ni, .ctx_i, .load_i, .qpi_i(qpi_q), .una_i, .una_rd_i, .grant_i(grant), .grant_lane_i(arb_lane),
     .lane_i(lane_q), .ask_i(alive && !bad), .fetches_i(fetches), .fence_i(head_i.fence), .psn_i(psn_q[lane_q]),
-    .step_i(step), .rd_i(rd_q[lane_q]), .go_o(go), .none_o(none), .hold_rd_o, .hold_psn_o
+    .again_i(again), .step_i(step), .rd_i(rd_q[lane_q]), .go_o(go), .none_o(none), .over_o(over),
+    .hold_rd_o, .hold_psn_o
   );
+  assign over_o = '{valid: alive && !bad && over, qpi: qpi_q[lane_q], why: RetryOver, implied: 1'b0, code: '0};
 
   assign pop_o      = send && last;
   assign pop_lane_o = lane_q;
 
   // a failing WQE takes a place too: it completes there in its turn
-  assign entry_en_o   = first && (send || fail_now);
+  assign entry_en_o   = first && !resumed && (send || fail_now);
   assign entry_slot_o = slot;
   // its PSN is never sent, so no ACK can cover it, whatever its length says
   assign entry_o      = '{wqe: head_i, first: psn_q[lane_q], last: fail_now ? psn_q[lane_q] : last_psn};
   assign fail_o       = '{valid: fail_now, qpi: qpi_q[lane_q], code: fail_code, slot: slot};
+  assign psn_next     = send ? psn_q[lane_q] + step : psn_q[lane_q];
   assign iss_o        = '{
     valid: send || fail_now, qpi: qpi_q[lane_q],
     idx: first ? idx_add(ii_q[lane_q], idx_t'(1), v2_q[lane_q]) : ii_q[lane_q],
-    psn: send ? psn_q[lane_q] + step : psn_q[lane_q],
-    rd: rd_q[lane_q] + rd_num_t'(send && fetches)
+    psn: psn_next,
+    rd: rd_q[lane_q] + rd_num_t'(send && fetches),
+    skip: '0, high: again ? high_q[lane_q] : psn_next, fresh: !again
   };
 
   tx_form i_form (
     .clk_i, .rst_ni, .send_i(send), .wqe_i(head_i), .qpi_i(qpi_q[lane_q]), .slot_i(slot), .psn_i(psn_q[lane_q]),
-    .last_psn_i(last_psn), .first_i(first), .last_i(last), .num_i(pkt_q[lane_q]), .laddr_i(laddr), .pay_i(pay),
+    .last_psn_i(last_psn), .first_i(first && !resumed), .last_i(last), .num_i(pkt_q[lane_q]), .off_i(off),
+    .resumed_i(resumed), .laddr_i(laddr), .pay_i(pay),
     .room_o(job_room), .job_valid_o, .job_ready_i, .job_o, .expect_valid_o, .expect_o
   );
 
@@ -196,7 +213,7 @@ module tx_sched
       sl_q    <= '0;
       for (int unsigned l = 0; l < NumLane; l++) begin
         {qpi_q[l], mtu_q[l], v2_q[l], ii_q[l], psn_q[l], rd_q[l], ri_q[l], sent_q[l]} <= '0;
-        {rem_q[l], src_q[l], pkt_q[l]} <= '0;
+        {rem_q[l], src_q[l], pkt_q[l], high_q[l], skip_q[l]} <= '0;
       end
     end else begin
       unique case (state_q)
@@ -212,6 +229,8 @@ module tx_sched
       if (iss_o.valid) ii_q[lane_q] <= iss_o.idx;
       if (send) begin
         psn_q[lane_q] <= iss_o.psn;
+        high_q[lane_q] <= iss_o.high;
+        skip_q[lane_q] <= '0;
         rd_q[lane_q]  <= iss_o.rd;
         mid_q[lane_q] <= !last;
         rem_q[lane_q] <= rem_next;
@@ -230,7 +249,9 @@ module tx_sched
         ri_q[load_i.lane]   <= load_i.ri;
         mid_q[load_i.lane]  <= 1'b0;
         sl_q[load_i.lane]   <= load_i.sl;
-        pkt_q[load_i.lane]  <= 4'd0;
+        high_q[load_i.lane] <= load_i.high;
+        skip_q[load_i.lane] <= load_i.skip;
+        pkt_q[load_i.lane]  <= load_i.skip[3:0];
         sent_q[load_i.lane] <= 5'd0;
       end
     end

@@ -1,6 +1,7 @@
 // What READs and atomics of this NIC expect back (the requester's side of the receive path): a queue per QP in a memory, of
 // which the oldest entry counts. How far it has come is one PSN: everything else follows from the distance to the entry's
-// first PSN. After a response that failed its WQE, its QP expects nothing more.
+// first PSN. After a response that failed its WQE, its QP expects nothing more. Before requests are sent again, what they
+// expected is forgotten; they will say it once more.
 module rd_expect
   import rnic_pkg::*;
 (
@@ -36,6 +37,10 @@ module rd_expect
     input  logic        fail_valid_i,
     /// its QP
     input  qp_t         fail_qpi_i,
+    /// forget all entries of a QP; never in a cycle in which it is looked up or takes a response
+    input  logic        rewind_valid_i,
+    /// its QP
+    input  qp_t         rewind_qpi_i,
     /// writing the bytes of a response failed
     input  logic        bus_valid_i,
     /// its QP
@@ -82,6 +87,10 @@ module rd_expect
       end
       if (fail_valid_i) stop_q[fail_qpi_i] <= 1'b1;
       if (bus_valid_i) stop_q[bus_qpi_i] <= 1'b1;
+      if (rewind_valid_i) begin
+        head_q[rewind_qpi_i] <= tail_q[rewind_qpi_i];
+        mid_q[rewind_qpi_i]  <= 1'b0;
+      end
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
         head_q[ctx_i.qpi] <= '0;
         tail_q[ctx_i.qpi] <= '0;

@@ -19,6 +19,8 @@ module resp_emit
     input  resp_state_t  state_i,
     /// MSN and expected PSN if it is executed
     input  resp_state_t  next_i,
+    /// it is a response beyond the expected one, and the first that tells of its loss
+    input  logic         tell_ahead_i,
     /// a request is executed
     output logic         execute_o,
     /// a request takes the QP to ERR
@@ -119,8 +121,9 @@ module resp_emit
       default: kind = RspNak;
     endcase
     if (act_i.kind == ActData) kind = RspData;
+    if (act_i.kind == ActRspAhead) kind = RspAhead;
   end
-  assign rsp_valid_o  = valid_i && act_i.kind inside {ActResponse, ActData};
+  assign rsp_valid_o  = (valid_i && act_i.kind inside {ActResponse, ActData}) || tell_ahead_i;
   assign rsp_bursts_o = (act_i.kind == ActData) ? bursts : 2'd0;
   assign rsp_o = '{
       qpi: qpi_i, kind: kind, psn: hdr_i.psn, syndrome: hdr_i.syndrome, msn: hdr_i.msn, slot: act_i.slot,
@@ -133,7 +136,7 @@ module resp_emit
       cnt_o[CntDropQp]       = act_i.kind == ActDropQp;
       cnt_o[CntDropIpSrc]    = act_i.kind == ActDropIpSrc;
       cnt_o[CntDropSyndrome] = act_i.kind == ActDropSyndrome;
-      cnt_o[CntDropResponse] = act_i.kind == ActDropResponse;
+      cnt_o[CntDropResponse] = act_i.kind inside {ActDropResponse, ActRspAhead};
       cnt_o[CntDuplicate]    = act_i.kind == ActDuplicate;
       cnt_o[CntPsnAhead]     = act_i.kind == ActAhead;
       // so that exactly one counter shows each frame (nic.md 7)

@@ -30,6 +30,7 @@ package resp_pkg;
     ActDropIpSrc,
     ActDropSyndrome,
     ActDropResponse,             // data that nobody waits for
+    ActRspAhead,                 // data beyond the expected one: something was lost
     ActResponse,                 // ACK, NAK, RNR NAK for the requester
     ActData,                     // the expected READ response or ATOMIC acknowledge
     ActDuplicate,

@@ -31,6 +31,10 @@ module responder
     input  logic             expect_valid_i,
     /// what it expects back
     input  expect_t          expect_i,
+    /// the requester will send READs and atomics again: what they expect is forgotten
+    input  rewind_t          rewind_i,
+    /// forgotten
+    output logic             rewound_o,
     /// the bytes of a response could not be written
     input  logic             rsp_fail_valid_i,
     /// its QP
@@ -84,6 +88,8 @@ module responder
   logic        execute, fatal, take, fail;
   logic        live, mr_req, mr_valid, mr_key_ok, mr_ok, write_en;
   logic [NumQp-1:0] fresh_q, nak_q;  // state not yet written since set; fatal NAK given
+  logic [NumQp-1:0] ahead_q;         // told of a response beyond the expected one
+  logic        rewind, rewound_q, tell_ahead;
 
   assign qpn_off = hdr_i.dest_qpn - 24'(FirstQpn);
   assign known   = qpn_off < 24'(NumQp);
@@ -108,11 +114,20 @@ module responder
       .clk_i, .wr_en_i(write_en), .wr_addr_i(p3_qpi_q), .wr_data_i(write_state),
       .rd_en_i(start), .rd_addr_i(qpi), .rd_data_o(state_mem)
   );
+  // responses are taken at the end of the pipeline: none of that QP may be in it
+  assign rewind = rewind_i.valid && !rewound_q && !(start && qpi == rewind_i.qpi) &&
+                  !((p1_q && p1_qpi_q == rewind_i.qpi) || (p2_q && p2_qpi_q == rewind_i.qpi) ||
+                    (p3_q && p3_qpi_q == rewind_i.qpi));
+  assign rewound_o = rewound_q;
+  // the first response beyond the expected one tells of a loss, the others only of the same one
+  assign tell_ahead = p3_q && act_qq.kind == ActRspAhead && !ahead_q[p3_qpi_q];
+
   rd_expect i_expect (
       .clk_i, .rst_ni, .ctx_i, .expect_valid_i, .expect_i, .look_valid_i(start), .look_qpi_i(qpi),
       .found_o(expected), .entry_o(expect_entry), .psn_o(expect_psn),
       .take_valid_i(take), .take_qpi_i(p3_qpi_q), .take_psn_i(p3_hdr_q.psn + 24'd1), .take_last_i(act_qq.last),
-      .fail_valid_i(fail), .fail_qpi_i(p3_qpi_q), .bus_valid_i(rsp_fail_valid_i), .bus_qpi_i(rsp_fail_qpi_i)
+      .fail_valid_i(fail), .fail_qpi_i(p3_qpi_q), .rewind_valid_i(rewind), .rewind_qpi_i(rewind_i.qpi),
+      .bus_valid_i(rsp_fail_valid_i), .bus_qpi_i(rsp_fail_qpi_i)
   );
 
   // ------------------------------------------------------------------ P1: rules, request to the region check
@@ -150,7 +165,12 @@ module responder
       p3_q    <= 1'b0;
       fresh_q <= '1;
       nak_q   <= '0;
+      ahead_q <= '0;
+      rewound_q <= 1'b0;
     end else begin
+      rewound_q <= rewind_i.valid && (rewind || rewound_q);
+      if (tell_ahead) ahead_q[p3_qpi_q] <= 1'b1;
+      if (take) ahead_q[p3_qpi_q] <= 1'b0;
       p1_q <= start;
       p2_q <= p1_q;
       p3_q <= p2_q;
@@ -159,6 +179,7 @@ module responder
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
         fresh_q[ctx_i.qpi] <= 1'b1;
         nak_q[ctx_i.qpi]   <= 1'b0;
+        ahead_q[ctx_i.qpi] <= 1'b0;
       end
     end
   end
@@ -192,6 +213,7 @@ module responder
   resp_emit i_emit (
       .valid_i(p3_q), .qpi_i(p3_qpi_q), .hdr_i(p3_hdr_q), .act_i(act_qq),
       .mr_ok_i(mr_valid && (act_qq.whole ? mr_ok : mr_key_ok)), .mtu_i(p3_mtu_q), .state_i(state_qq), .next_i(next_qq),
+      .tell_ahead_i(tell_ahead),
       .execute_o(execute), .fatal_o(fatal), .take_o(take), .fail_o(fail), .move_valid_o, .move_o,
       .done_valid_o, .done_o, .entry_valid_o, .entry_o, .rsp_valid_o, .rsp_o, .rsp_bursts_o, .cnt_o
   );

@@ -27,6 +27,10 @@ module rsp_order
     output logic        room_o,
     /// response
     input  rsp_evt_t    in_i,
+    /// QP that is asked for
+    input  qp_t         look_qpi_i,
+    /// responses with data of that QP wait
+    output logic        some_o,
     /// write bursts of its bytes, 0 to 2
     input  logic [1:0]  in_bursts_i,
     /// write response of one burst, in order
@@ -49,6 +53,7 @@ module rsp_order
   rsp_evt_t         head;
   logic             head_valid, failed, drop;
   qp_t              unused_qpi;
+  logic             unused_busy;
   logic [NumQp-1:0] bad_q;
 
   wr_order #(.T(rsp_evt_t), .Depth(Depth)) i_order (
@@ -56,6 +61,12 @@ module rsp_order
       .in_valid_i, .room_o, .in_i, .in_qpi_i(in_i.qpi), .in_bursts_i, .b_valid_i, .b_err_i,
       .out_valid_o(head_valid), .out_ready_i(drop || rsp_ready_i), .out_o(head), .out_qpi_o(unused_qpi),
       .out_failed_o(failed)
+  );
+
+  qp_count #(.Max(Depth)) i_data (
+      .clk_i, .rst_ni, .inc_i(in_valid_i && in_i.kind == RspData), .inc_qpi_i(in_i.qpi),
+      .dec_i(head_valid && head.kind == RspData && (drop || rsp_ready_i)), .dec_qpi_i(head.qpi),
+      .look_qpi_i, .some_o, .drain_i('0), .busy_o(unused_busy)
   );
 
   assign drop         = head.kind == RspData && bad_q[head.qpi];

@@ -21,7 +21,8 @@ module rsp_rules
   logic [2:0]  class_bits;
   psn_t        index;            // place of the response in its READ
   logic        first, last;
-  logic [7:0]  opcode;
+  psn_t        ahead;            // signed distance from the expected PSN
+  logic [7:0]  opcode, other;    // opcode that fits; from the first request of a READ that was resumed
   logic [12:0] mtu, size;
   logic [35:0] offset;
   logic [31:0] left;
@@ -30,15 +31,18 @@ module rsp_rules
 
   always_comb begin
     act_o  = '0;
+    ahead  = '0;
     index  = '0;
     first  = 1'b0;
     last   = 1'b0;
     opcode = BthAtomicAck;
+    other  = BthAtomicAck;
     mtu    = '0;
     size   = '0;
     offset = '0;
     left   = '0;
     if (valid_i) begin
+      ahead  = hdr_i.psn - psn_i;
       index  = hdr_i.psn - expect_i.first;
       first  = index == '0;
       last   = hdr_i.psn == expect_i.last;
@@ -47,6 +51,7 @@ module rsp_rules
       left   = expect_i.len - offset[31:0];
       if (expect_i.kind == ExpRead) begin
         opcode = first ? (last ? BthReadOnly : BthReadFirst) : (last ? BthReadLast : BthReadMiddle);
+        other  = !expect_i.resumed ? opcode : last ? BthReadLast : BthReadMiddle;
         size   = last ? left[12:0] : mtu;
       end else begin
         size = (expect_i.kind == ExpAmo8) ? 13'd8 : 13'd4;
@@ -69,11 +74,13 @@ module rsp_rules
                       (class_bits == 3'b011 && hdr_i.syndrome[4:0] <= 5'd3)) ? ActResponse : ActDropSyndrome;
       end else if (hdr_i.bth != BthReadMiddle && class_bits != 3'b000) begin
         act_o.kind = ActDropSyndrome;
-      end else if (!found_i || hdr_i.psn != psn_i) begin
+      end else if (!found_i || ahead[23]) begin
         act_o.kind = ActDropResponse;
+      end else if (ahead != '0) begin
+        act_o.kind = ActRspAhead;
       end else begin
         act_o.kind = ActData;
-        if (hdr_i.bth != opcode) act_o.fail = CqeRdRspOp;
+        if (hdr_i.bth != opcode && hdr_i.bth != other) act_o.fail = CqeRdRspOp;
         else if (expect_i.kind == ExpRead && hdr_i.pay_len != size) act_o.fail = CqeRdRspLen;
         else act_o.fail = CqeOk;
       end

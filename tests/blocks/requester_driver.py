@@ -41,6 +41,8 @@ BENCH = {
         "rtl/requester/tx_form.sv",
         "rtl/requester/tx_sched.sv",
         "rtl/requester/ack_track.sv",
+        "rtl/requester/retry_timer.sv",
+        "rtl/requester/retry_ctl.sv",
         "rtl/fetch/wrr_arb.sv",
         "rtl/fetch/lane_ctl.sv",
         "rtl/fetch/wqe_decode.sv",
@@ -57,7 +59,7 @@ BENCH = {
     ],
 }
 
-ACK, NAK, RNR, DATA = 0, 1, 2, 3
+ACK, NAK, RNR, DATA, AHEAD = range(5)
 OK, VA, LENGTH, INV, ACCESS, REMOTE, LOCAL, RSP_LEN, RSP_OP, FORMAT, DMA, GATHER, SCATTER, FLUSH = (
     0x00,
     0x89,
@@ -79,7 +81,7 @@ BTH = {CAS64: 0x13, FA64: 0x14, MCAS64: 0xC0, MFA64: 0xC1, MCAS32: 0xC2, MFA32: 
 FIRST, MIDDLE, LAST, ONLY = 0x06, 0x07, 0x08, 0x0A
 FIRST_QPN = 2
 ACK_INTERVAL = 16
-CNT_DROP_RESPONSE, CNT_NAK_RX, CNT_RNR = 17, 33, 37
+CNT_DROP_RESPONSE, CNT_NAK_RX, CNT_RNR, CNT_RETRY = 17, 33, 37, 46
 # MR 3 may be written, MR 4 may only be read; both cover REGION
 REGION, REGION_BYTES, TAG = 0x10_0000_0000, 1 << 33, 0x5C
 KEY, KEY_READ_ONLY, KEY_BAD = 3 << 8 | TAG, 4 << 8 | TAG, 3 << 8 | TAG ^ 1
@@ -288,6 +290,9 @@ class Bench:
         psn: int = 0,
         max_rd: int = 16,
         cqn: int = 0,
+        retry: int = 7,
+        rnr: int = 7,
+        timer: int = 0,
     ) -> Qp:
         """Program a QP; RTS from the next cycle on."""
         qp = self.qps[num] = Qp(num, version, mtu, log, num + 1 << 24, start, psn, max_rd)
@@ -301,6 +306,9 @@ class Bench:
             qp_start_i=start,
             qp_psn_i=psn,
             qp_max_rd_i=max_rd,
+            qp_retry_i=retry,
+            qp_rnr_i=rnr,
+            qp_timer_i=timer,
             qp_cqn_i=cqn,
         )
         self.rts |= 1 << num
@@ -368,13 +376,13 @@ class Bench:
     def respond(
         self, qp: Qp, kind: int, psn: int, *, code: int = 0, slot: int = 0, last: int = 0, fail: int = OK
     ) -> None:
-        """Queue a response; `code`: of a NAK."""
+        """Queue a response; `code`: of a NAK, or of an RNR NAK's time."""
         self.responses.append(
             {
                 "qpi": qp.num,
                 "kind": kind,
                 "psn": psn % (1 << 24),
-                "syndrome": {ACK: 0x1F, NAK: 0x60 | code, RNR: 0x2A, DATA: 0x1F}[kind],
+                "syndrome": {ACK: 0x1F, NAK: 0x60 | code, RNR: 0x20 | code, DATA: 0x1F, AHEAD: 0x1F}[kind],
                 "slot": slot,
                 "last": last,
                 "fail": fail,
@@ -430,6 +438,11 @@ class Bench:
             dut.rsp_valid_i.value = 1
             self.offered = True
         dut.time_i.value = self.cycle
+        dut.rewound_i.value = int(self.rewound())
+
+    def rewound(self) -> bool:
+        """The receive side has forgotten what the QP that goes back expects: at once here."""
+        return bool(int(self.dut.rewind_valid_o.value))
 
     def _collect(self) -> None:
         """Take the outputs of the cycle that ended."""

@@ -82,7 +82,7 @@ module completion_bench
 );
   ctx_wr_t           ctx;
   qp_err_evt_t       drain, comp_err, event_err;
-  qp_err_evt_t [3:0] fails;
+  qp_err_evt_t [4:0] fails;
   qp_idx_t           db, retire;
   qp_pos_t           una;
   qp_fail_t          tx_fail, nak_fail, data_fail;
@@ -126,7 +126,7 @@ module completion_bench
   end
   assign drain    = '{valid: drain_valid_i, qpi: drain_qpi_i};
   assign db       = '{valid: db_valid_i, qpi: db_qpi_i, idx: db_idx_i};
-  assign una      = '{valid: una_valid_i, qpi: una_qpi_i, idx: una_idx_i, psn: '0, rd: '0};
+  assign una      = '{valid: una_valid_i, qpi: una_qpi_i, idx: una_idx_i, psn: '0, rd: '0, moved: 1'b0, all: 1'b0};
   assign data_fail = '{valid: rsp_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
   assign tx_fail  = '{valid: fail_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
   assign nak_fail = '{valid: nak_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
@@ -134,6 +134,7 @@ module completion_bench
   assign fails[1] = '{valid: nak_fail.valid, qpi: nak_fail.qpi};
   assign fails[2] = '{valid: data_fail.valid, qpi: data_fail.qpi};
   assign fails[3] = '0;
+  assign fails[4] = '0;
 
   req_table i_table (
       .clk_i,
@@ -142,7 +143,7 @@ module completion_bench
       .mark_en_i(1'b0), .mark_qpi_i('0), .mark_slot_i('0), .mark_o(unused_mark)
   );
   req_fail i_fail (
-      .clk_i, .rst_ni, .ctx_i(ctx), .tx_i(tx_fail), .gather_i('0), .nak_i(nak_fail), .data_i(data_fail),
+      .clk_i, .rst_ni, .ctx_i(ctx), .tx_i(tx_fail), .gather_i('0), .nak_i(nak_fail), .retry_i('0), .data_i(data_fail),
       .stop_o(stop),
       .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
   );

@@ -54,6 +54,10 @@ module datapath_bench
     input  logic [12:0]   job_len_i,
     // what the requester expects
     input  logic          expect_valid_i,
+    input  logic          expect_resumed_i,
+    input  logic          rewind_valid_i,
+    input  logic [  5:0]  rewind_qpi_i,
+    output logic          rewound_o,
     input  logic [5:0]    expect_qpi_i,
     input  logic [3:0]    expect_slot_i,
     input  logic [1:0]    expect_kind_i,
@@ -169,7 +173,8 @@ module datapath_bench
   end
   assign expected = '{
       qpi: expect_qpi_i, slot: expect_slot_i, kind: expect_e'(expect_kind_i), first: expect_first_i,
-      last: expect_last_i, laddr: expect_laddr_i, lkey: expect_lkey_i, len: expect_len_i
+      last: expect_last_i, laddr: expect_laddr_i, lkey: expect_lkey_i, len: expect_len_i,
+      resumed: expect_resumed_i
   };
   assign rsp_slot_o     = rsp.slot;
   assign rsp_last_o     = rsp.last;
@@ -192,7 +197,7 @@ module datapath_bench
       .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i('0), .drain_i(drain), .drain_busy_o,
       .mr_drain_i, .mr_drain_busy_o, .mac_i, .ip_i,
       .job_valid_i, .job_ready_o, .job_i(job), .gerr_valid_o(), .gerr_qpi_o(), .gerr_slot_o(),
-      .expect_valid_i, .expect_i(expected),
+      .expect_valid_i, .expect_i(expected), .rewind_i('{valid: rewind_valid_i, qpi: rewind_qpi_i}), .rewound_o,
       .rsp_valid_o, .rsp_ready_i, .rsp_o(rsp),
       .fetch_req_valid_i(1'b0), .fetch_req_ready_o(), .fetch_req_i('0), .fetch_beat_valid_o(), .fetch_beat_o(),
       .cqe_req_valid_i(1'b0), .cqe_req_ready_o(), .cqe_req_i('0), .cqe_beat_valid_i(1'b0), .cqe_beat_ready_o(),

@@ -19,6 +19,9 @@ module requester_bench
     input  logic [ 17:0] qp_start_i,
     input  logic [ 23:0] qp_psn_i,
     input  logic [  4:0] qp_max_rd_i,
+    input  logic [  2:0] qp_retry_i,
+    input  logic [  2:0] qp_rnr_i,
+    input  logic [  4:0] qp_timer_i,
     input  logic [  5:0] qp_cqn_i,
     input  logic [ 63:0] cq_base_i,
     input  logic [  4:0] cq_log_i,
@@ -71,6 +74,10 @@ module requester_bench
     output logic [ 63:0] expect_laddr_o,
     output logic [ 31:0] expect_lkey_o,
     output logic [ 31:0] expect_len_o,
+    output logic         expect_resumed_o,
+    output logic         rewind_valid_o,
+    output logic [  5:0] rewind_qpi_o,
+    input  logic         rewound_i,
     input  logic         gerr_valid_i,
     input  logic [  5:0] gerr_qpi_i,
     input  logic [  3:0] gerr_slot_i,
@@ -78,7 +85,7 @@ module requester_bench
     input  logic         rsp_valid_i,
     output logic         rsp_ready_o,
     input  logic [  5:0] rsp_qpi_i,
-    input  logic [  1:0] rsp_kind_i,
+    input  logic [  2:0] rsp_kind_i,
     input  logic [ 23:0] rsp_psn_i,
     input  logic [  7:0] rsp_syndrome_i,
     input  logic [  3:0] rsp_slot_i,
@@ -101,6 +108,7 @@ module requester_bench
   tx_job_t    job;
   expect_t    expects;
   rsp_evt_t   rsp;
+  rewind_t    rewind;
   wr_req_t    unused_cqe_req;
   wr_beat_t   cqe_beat;
   async_evt_t unused_async;
@@ -126,6 +134,9 @@ module requester_bench
     ctx.qp.sq_start  = qp_start_i;
     ctx.qp.sq_psn    = qp_psn_i;
     ctx.qp.max_rd    = qp_max_rd_i;
+    ctx.qp.retry_cnt = qp_retry_i;
+    ctx.qp.rnr_retry = qp_rnr_i;
+    ctx.qp.timer     = qp_timer_i;
     ctx.qp.send_cq   = qp_cqn_i;
     ctx.qp.recv_cq   = qp_cqn_i;
     ctx.cq.base      = cq_base_i;
@@ -152,7 +163,7 @@ module requester_bench
       .sl_weight_i(64'h0101_0101_0101_0101), .cq_wait_i(32'd0), .time_i,
       .fetch_req_valid_o(fetch_valid_o), .fetch_req_ready_i(fetch_ready_i), .fetch_req_o(fetch_req),
       .fetch_beat_valid_i(fbeat_valid_i), .fetch_beat_i(fbeat),
-      .job_valid_o, .job_ready_i, .job_o(job), .expect_valid_o, .expect_o(expects),
+      .job_valid_o, .job_ready_i, .job_o(job), .expect_valid_o, .expect_o(expects), .rewind_o(rewind), .rewound_i,
       .gerr_valid_i, .gerr_qpi_i, .gerr_slot_i, .rsp_valid_i, .rsp_ready_o, .rsp_i(rsp),
       .cqe_req_valid_o(unused_cqe_req_valid), .cqe_req_ready_i(1'b1), .cqe_req_o(unused_cqe_req),
       .cqe_beat_valid_o(cqe_valid_o), .cqe_beat_ready_i(1'b1), .cqe_beat_o(cqe_beat),
@@ -185,6 +196,9 @@ module requester_bench
   assign expect_laddr_o = expects.laddr;
   assign expect_lkey_o  = expects.lkey;
   assign expect_len_o   = expects.len;
+  assign expect_resumed_o = expects.resumed;
+  assign rewind_valid_o = rewind.valid;
+  assign rewind_qpi_o   = rewind.qpi;
   assign cqe_data_o     = cqe_beat.data;
   assign err_valid_o    = err.valid;
   assign err_qpi_o      = err.qpi;
