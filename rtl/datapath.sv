@@ -273,8 +273,10 @@ module datapath
   rx_done_t                       done;
   resp_entry_t                    entry;
   resp_due_t                      due;
-  qp_t                            rsp_fail_qpi, look_qpi, amo_look_qpi;
-  logic [4:0]                     used;
+  qp_t                            rsp_fail_qpi, amo_look_qpi;
+  resp_ask_t                      ask;
+  resp_seen_t                     seen;
+  logic [63:0]                    saved;
   logic                           amo_look;
   logic [NumQp-1:0]               dead;
   logic [$clog2(MoveDepth+1)-1:0] move_cnt;
@@ -294,7 +296,7 @@ module datapath
       .hdr_valid_i(hdr_valid), .hdr_ready_o(hdr_ready), .hdr_i(hdr), .room_i(room),
       .expect_valid_i, .expect_i, .rewind_i, .rewound_o(rewound),
       .rsp_fail_valid_i(rsp_fail_valid), .rsp_fail_qpi_i(rsp_fail_qpi),
-      .look_qpi_o(look_qpi), .used_i(used), .amo_look_qpi_o(amo_look_qpi), .amo_look_i(amo_look),
+      .ask_o(ask), .seen_i(seen), .saved_i(saved), .amo_look_qpi_o(amo_look_qpi), .amo_look_i(amo_look),
       .entry_valid_o(entry_valid), .entry_o(entry),
       .rsp_valid_o(rsp_valid), .rsp_o(rsp), .rsp_bursts_o(rsp_bursts),
       .move_valid_o(move_valid), .move_addr_o(move_addr), .move_o(move),
@@ -339,14 +341,14 @@ module datapath
       .b_valid_i(b_valid && b_id == IdAtomic), .b_err_i(b_err), .cnt_o(cnt_amo)
   );
   resp_engine i_engine (
-      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_engine), .look_qpi_i(look_qpi), .used_o(used),
-      .amo_look_qpi_i(amo_look_qpi), .amo_look_o(amo_look),
+      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_engine), .ask_i(ask), .seen_o(seen),
+      .saved_o(saved), .amo_look_qpi_i(amo_look_qpi), .amo_look_o(amo_look),
       .entry_valid_i(entry_valid), .entry_qpi_i(done.qpi), .entry_i(entry),
       .due_valid_i(due_valid), .due_ready_o(due_ready), .due_i(due), .dead_o(dead),
       .job_valid_o(rsp_job_valid), .job_ready_i(rsp_job_ready), .job_o(rsp_job),
       .rerr_valid_i(rerr_valid), .rerr_qpi_i(rerr_qpi), .rerr_psn_i(rerr_psn), .rerr_msn_i(rerr_msn),
       .rsp_out_valid_i(rsp_out_valid), .rsp_out_qpi_i(rsp_out_qpi),
-      .read_out_valid_i(read_out), .read_out_qpi_i(pkt.qpi),
+      .read_out_valid_i(read_out), .read_out_qpi_i(pkt.qpi), .read_out_dup_i(pkt.slot[0]),
       .op_valid_o(op_valid), .op_ready_i(op_ready), .op_o(op),
       .amo_valid_i(amo_valid), .amo_ready_o(amo_ready), .amo_i(amo),
       .ack_valid_o(ack_valid), .ack_ready_i(ack_ready), .ack_o(ack), .err_o, .async_o, .cnt_o(cnt_engine)

@@ -247,7 +247,7 @@ package rnic_pkg;
     logic [31:0] imm;
     logic [63:0] laddr;          // payload source; unused where pay_len is 0
     logic [12:0] pay_len;        // payload bytes, 0..4096
-    logic        is_rsp;         // READ response: AETH where its opcode has one, slot and RETH unused
+    logic        is_rsp;         // READ response: AETH where its opcode has one, slot 1 for a duplicate, RETH unused
     logic [23:0] msn;            // its AETH's MSN
     amo_t        amo;            // AtomicETH operands, for the atomic opcodes
   } tx_job_t;

@@ -348,7 +348,7 @@ FAULTS = [
     Fault(
         "atomic-overtakes-read",
         "responder/resp_turn.sv",
-        "assign amo      = tries && atomic && executed_i && «!in_gather_i»;",
+        "assign amo      = tries && atomic && (executed_i || entry_i.dup) && «!in_gather_i»;",
         "1'b1",
     ),
     Fault(

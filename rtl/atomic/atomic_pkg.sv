@@ -5,7 +5,7 @@ package atomic_pkg;
   /// an atomic whose key, right and range are good and whose address is a multiple of its size
   typedef struct packed {
     qp_t         qpi;
-    logic [4:0]  place;          // in the table of its QP
+    logic [SlotW+1:0] place;     // in the table of its QP
     psn_t        psn;
     logic [23:0] msn;            // of its answer, if it succeeds
     logic [7:0]  bth;            // request opcode
@@ -16,7 +16,7 @@ package atomic_pkg;
   /// what became of it
   typedef struct packed {
     qp_t         qpi;
-    logic [4:0]  place;
+    logic [SlotW+1:0] place;
     psn_t        psn;
     logic [23:0] msn;
     logic        err;            // a memory access failed

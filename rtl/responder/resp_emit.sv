@@ -21,7 +21,9 @@ module resp_emit
     input  resp_state_t  next_i,
     /// it is a response beyond the expected one, and the first that tells of its loss
     input  logic         tell_ahead_i,
-    /// a request is executed
+    /// original value that a duplicate of an atomic is answered with
+    input  logic [63:0]  value_i,
+    /// a request is executed for the first time
     output logic         execute_o,
     /// a request takes the QP to ERR
     output logic         fatal_o,
@@ -50,13 +52,14 @@ module resp_emit
     /// counters
     output cnt_inc_t     cnt_o
 );
-  logic        request, refused, write;
+  logic        request, refused, write, again;
   logic [12:0] page_end;
   logic [1:0]  bursts;
   logic [7:0]  fail;
 
   assign request   = valid_i && act_i.kind inside {ActWrite, ActRead, ActAtomic};
-  assign execute_o = request && mr_ok_i;
+  assign execute_o = request && mr_ok_i && !act_i.dup;
+  assign again     = (request && mr_ok_i && act_i.dup) || (valid_i && act_i.kind == ActSaved);
   assign refused   = request && !mr_ok_i;
   assign fatal_o   = refused || (valid_i && act_i.kind == ActInvalid);
   assign fail      = (act_i.fail != CqeOk || mr_ok_i) ? act_i.fail : CqeLocalMr;
@@ -80,7 +83,7 @@ module resp_emit
     if (valid_i && act_i.kind != ActData) begin
       done_o.qpi      = qpi_i;
       done_o.ack      = act_i.ack || fatal_o;
-      done_o.start    = execute_o && act_i.kind != ActWrite;
+      done_o.start    = (execute_o && act_i.kind != ActWrite) || again;
       done_o.atomic   = act_i.kind == ActAtomic;
       done_o.fatal    = fatal_o;
       done_o.syndrome = SynAck;
@@ -107,8 +110,8 @@ module resp_emit
     entry_o = '0;
     if (entry_valid_o) begin
       entry_o = '{
-          bth: hdr_i.bth, mtu: mtu_i, psn: hdr_i.psn, msn: next_i.msn, rkey: hdr_i.rkey, len: hdr_i.dma_len,
-          addr: hdr_i.raddr, amo: hdr_i.amo
+          dup: again, bth: hdr_i.bth, mtu: mtu_i, psn: hdr_i.psn, msn: next_i.msn, rkey: hdr_i.rkey, len: hdr_i.dma_len,
+          addr: (act_i.kind == ActSaved) ? value_i : hdr_i.raddr, amo: hdr_i.amo
       };
     end
   end
@@ -137,12 +140,13 @@ module resp_emit
       cnt_o[CntDropIpSrc]    = act_i.kind == ActDropIpSrc;
       cnt_o[CntDropSyndrome] = act_i.kind == ActDropSyndrome;
       cnt_o[CntDropResponse] = act_i.kind inside {ActDropResponse, ActRspAhead};
-      cnt_o[CntDuplicate]    = act_i.kind == ActDuplicate;
+      cnt_o[CntDuplicate]    = act_i.dup;
       cnt_o[CntPsnAhead]     = act_i.kind == ActAhead;
       // so that exactly one counter shows each frame (nic.md 7)
-      cnt_o[CntRxPacket]     = request || act_i.kind inside {ActResponse, ActData, ActInvalid};
+      cnt_o[CntRxPacket]     = (request || act_i.kind inside {ActResponse, ActData, ActInvalid}) && !act_i.dup;
       cnt_o[CntRdTooMany]    = act_i.too_many;
-      cnt_o[CntRead]         = execute_o && act_i.kind == ActRead;
+      cnt_o[CntAtomicNoSave] = act_i.no_save;
+      cnt_o[CntRead]         = done_o.start && act_i.kind == ActRead;
     end
   end
 

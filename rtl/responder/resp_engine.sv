@@ -15,10 +15,12 @@ module resp_engine
     input  qp_err_evt_t      drain_i,
     /// something of that QP is still held
     output logic             drain_busy_o,
-    /// QP whose table entries are counted
-    input  qp_t              look_qpi_i,
-    /// its entries
-    output logic [4:0]       used_o,
+    /// packet whose place or saved result is asked for; amo_look_qpi_i was its QP in the cycle before
+    input  resp_ask_t        ask_i,
+    /// what is known of it
+    output resp_seen_t       seen_o,
+    /// its saved result, one cycle later
+    output logic [63:0]      saved_o,
     /// QP whose atomics are asked for
     input  qp_t              amo_look_qpi_i,
     /// it has an atomic that is not executed yet
@@ -59,6 +61,8 @@ module resp_engine
     input  logic             read_out_valid_i,
     /// its QP
     input  qp_t              read_out_qpi_i,
+    /// it answers a duplicate
+    input  logic             read_out_dup_i,
     /// atomic for its unit
     output logic             op_valid_o,
     /// room for it
@@ -84,23 +88,31 @@ module resp_engine
     /// counters
     output cnt_inc_t         cnt_o
 );
+  typedef struct packed {
+    logic     dup;
+    ack_job_t job;
+  } out_t;
+
   resp_entry_t  entry;
   resp_answer_t ack, nak;
   resp_due_t    rerr, exec_due, turn_due, in;
   logic         in_valid, exec_due_valid, exec_due_ready, turn_due_valid, turn_due_ready;
   logic         read, has, flush, mid, ack_some, nak_some, step, step_last, drop, clear_ack, clear_nak;
   qp_t          read_qpi, turn_qpi;
-  logic [4:0]   start_place, place;
+  place_t       start_place, place;
+  logic [4:0]   left_amo, done_left;
   logic [63:0]  addr;
   logic [31:0]  left;
   psn_t         psn;
   logic [12:0]  step_len;
   logic         in_gather, in_out, executed, answer_valid, answer_room, ack_taken;
+  logic         accept_amo, answer_dup;
+  out_t         out, out_in;
   logic         exec_read, exec_done;
   qp_t          exec_qpi, exec_done_qpi;
-  slot_t        exec_slot, read_slot;
+  index_t       exec_index, read_index;
   resp_entry_t  exec_entry;
-  logic [63:0]  value;
+  logic [63:0]  value, done_value;
   logic [NumQp-1:0] gone;
   ack_job_t     answer;
   logic         job_valid, job_room;
@@ -110,16 +122,18 @@ module resp_engine
 
   // ------------------------------------------------------------------ what is held
   resp_table i_table (
-      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_table), .look_qpi_i, .used_o,
-      .entry_valid_i, .entry_qpi_i, .entry_i, .start_valid_i(in_valid && in.start), .start_qpi_i(in.qpi),
-      .start_place_o(start_place), .read_i(read), .read_qpi_i(read_qpi), .read_slot_o(read_slot),
+      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_table), .look_qpi_i(ask_i.qpi), .used_o(seen_o.used),
+      .held_o(seen_o.held), .entry_valid_i, .entry_qpi_i, .entry_i,
+      .start_valid_i(in_valid && in.start), .start_qpi_i(in.qpi),
+      .start_place_o(start_place), .read_i(read), .read_qpi_i(read_qpi), .read_index_o(read_index),
       .turn_qpi_i(turn_qpi), .has_o(has), .flush_o(flush), .place_o(place), .mid_o(mid), .entry_o(entry), .addr_o(addr),
       .left_o(left), .psn_o(psn),
       .step_i(step), .step_last_i(step_last), .step_len_i(step_len), .drop_i(drop),
       .flush_valid_i(in_valid && in.flush), .flush_qpi_i(in.qpi),
       .stop_valid_i(in_valid && in.stop), .stop_place_i(in.place), .gone_o(gone),
-      .exec_read_i(exec_read), .exec_qpi_i(exec_qpi), .exec_slot_i(exec_slot), .exec_entry_o(exec_entry),
-      .read_out_i(read_out_valid_i), .read_out_qpi_i, .amo_out_i(ack_taken && ack_o.atomic), .amo_out_qpi_i(ack_o.qpi)
+      .exec_read_i(exec_read), .exec_qpi_i(exec_qpi), .exec_index_i(exec_index), .exec_entry_o(exec_entry),
+      .read_out_i(read_out_valid_i), .read_out_qpi_i, .read_out_dup_i,
+      .amo_out_i(ack_taken && ack_o.atomic), .amo_out_qpi_i(ack_o.qpi), .amo_out_dup_i(out.dup)
   );
   resp_pend i_pend (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_pend),
@@ -135,17 +149,25 @@ module resp_engine
       psn: rerr_psn_i, syndrome: SynNakOp, msn: rerr_msn_i
   };
 
-  // ------------------------------------------------------------------ execution of atomics
+  // ------------------------------------------------------------------ execution of atomics, results for their duplicates
+  assign accept_amo = entry_valid_i && is_atomic(entry_i.bth) && !entry_i.dup;
   resp_exec i_exec (
-      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_exec), .accept_i(entry_valid_i && is_atomic(entry_i.bth)),
+      .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_exec), .accept_i(accept_amo),
       .accept_qpi_i(entry_qpi_i), .look_qpi_i(amo_look_qpi_i), .look_o(amo_look_o),
       .start_valid_i(in_valid && in.start && in.atomic), .start_qpi_i(in.qpi), .start_place_i(start_place),
-      .gone_i(gone), .read_o(exec_read), .read_qpi_o(exec_qpi), .read_slot_o(exec_slot), .entry_i(exec_entry),
+      .gone_i(gone), .read_o(exec_read), .read_qpi_o(exec_qpi), .read_index_o(exec_index), .entry_i(exec_entry),
       .op_valid_o, .op_room_i(op_ready_i), .op_o, .amo_valid_i, .amo_ready_o, .amo_i,
       .due_valid_o(exec_due_valid), .due_ready_i(exec_due_ready), .due_o(exec_due),
-      .done_valid_o(exec_done), .done_qpi_o(exec_done_qpi),
-      .turn_qpi_i(turn_qpi), .executed_o(executed), .answered_i(answer_valid && answer.atomic),
-      .value_read_i(read), .value_qpi_i(read_qpi), .value_slot_i(read_slot), .value_o(value)
+      .done_valid_o(exec_done), .done_qpi_o(exec_done_qpi), .done_value_o(done_value),
+      .done_left_o(done_left), .left_qpi_i(ask_i.qpi), .left_o(left_amo),
+      .turn_qpi_i(turn_qpi), .executed_o(executed), .answered_i(answer_valid && answer.atomic && !answer_dup),
+      .value_read_i(read), .value_qpi_i(read_qpi), .value_index_i(read_index), .value_o(value)
+  );
+  resp_saved i_saved (
+      .clk_i, .rst_ni, .ctx_i, .accept_i(accept_amo), .accept_qpi_i(entry_qpi_i), .accept_psn_i(entry_i.psn),
+      .save_i(exec_done), .save_qpi_i(exec_done_qpi), .save_left_i(done_left), .save_value_i(done_value),
+      .read_qpi_i(amo_look_qpi_i), .ask_i, .left_i(left_amo), .found_o(seen_o.found), .ready_o(seen_o.ready),
+      .value_o(saved_o)
   );
 
   // ------------------------------------------------------------------ turns
@@ -160,6 +182,7 @@ module resp_engine
       .value_i(value),
       .step_o(step), .step_last_o(step_last), .step_len_o(step_len), .drop_o(drop), .clear_ack_o(clear_ack),
       .clear_nak_o(clear_nak), .answer_room_i(answer_room), .answer_valid_o(answer_valid), .answer_o(answer),
+      .answer_dup_o(answer_dup),
       .due_valid_o(turn_due_valid), .due_ready_i(turn_due_ready), .due_o(turn_due),
       .job_valid_o(job_valid), .job_room_i(job_room), .job_o(job)
   );
@@ -171,10 +194,12 @@ module resp_engine
   );
 
   // ------------------------------------------------------------------ answers without payload from memory
-  fifo #(.T(ack_job_t), .Depth(2)) i_out (
-      .clk_i, .rst_ni, .in_valid_i(answer_valid), .in_ready_o(answer_room), .in_data_i(answer),
-      .out_valid_o(ack_valid_o), .out_ready_i(ack_ready_i), .out_data_o(ack_o), .count_o(unused_out_cnt)
+  assign out_in = '{dup: answer_dup, job: answer};
+  fifo #(.T(out_t), .Depth(2)) i_out (
+      .clk_i, .rst_ni, .in_valid_i(answer_valid), .in_ready_o(answer_room), .in_data_i(out_in),
+      .out_valid_o(ack_valid_o), .out_ready_i(ack_ready_i), .out_data_o(out), .count_o(unused_out_cnt)
   );
+  assign ack_o     = out.job;
   assign ack_taken = ack_valid_o && ack_ready_i;
 
   // ------------------------------------------------------------------ what is on its way

@@ -14,7 +14,7 @@ module resp_exec
     input  qp_err_evt_t      drain_i,
     /// an atomic of that QP is still to be executed
     output logic             drain_busy_o,
-    /// an atomic was accepted
+    /// an atomic was accepted that was not executed before
     input  logic             accept_i,
     /// its QP
     input  qp_t              accept_qpi_i,
@@ -27,7 +27,7 @@ module resp_exec
     /// its QP
     input  qp_t              start_qpi_i,
     /// its place in the QP's table
-    input  logic [4:0]       start_place_i,
+    input  place_t           start_place_i,
     /// QPs of which nothing is executed any more
     input  logic [NumQp-1:0] gone_i,
     /// read an entry of the table
@@ -35,7 +35,7 @@ module resp_exec
     /// its QP
     output qp_t              read_qpi_o,
     /// its place
-    output slot_t            read_slot_o,
+    output index_t           read_index_o,
     /// entry, one cycle after read_o
     input  resp_entry_t      entry_i,
     /// atomic for the unit
@@ -60,6 +60,14 @@ module resp_exec
     output logic             done_valid_o,
     /// its QP
     output qp_t              done_qpi_o,
+    /// the original value that it found
+    output logic [63:0]      done_value_o,
+    /// atomics of that QP that are accepted and not executed, this one among them
+    output logic [4:0]       done_left_o,
+    /// QP whose atomics are counted
+    input  qp_t              left_qpi_i,
+    /// its atomics that are accepted and not executed
+    output logic [4:0]       left_o,
     /// QP whose turn it is
     input  qp_t              turn_qpi_i,
     /// it has an atomic that is executed and not answered
@@ -71,7 +79,7 @@ module resp_exec
     /// its QP
     input  qp_t              value_qpi_i,
     /// its place
-    input  slot_t            value_slot_i,
+    input  index_t           value_index_i,
     /// original value, one cycle later
     output logic [63:0]      value_o
 );
@@ -83,8 +91,8 @@ module resp_exec
     StAct
   } state_e;
   typedef struct packed {
-    qp_t        qpi;
-    logic [4:0] place;
+    qp_t    qpi;
+    place_t place;
   } turn_t;
 
   state_e           state_q;
@@ -108,7 +116,7 @@ module resp_exec
   // ------------------------------------------------------------------ one at a time to the unit, when it has room
   assign read_o       = state_q == StIdle && turn_valid && op_room_i;
   assign read_qpi_o   = turn.qpi;
-  assign read_slot_o  = turn.place[SlotW-1:0];
+  assign read_index_o = turn.place[SlotW:0];
   mr_check i_mr_check (
       .clk_i, .rst_ni, .ctx_i, .req_valid_i(state_q == StEntry), .key_i(entry_i.rkey), .is_remote_i(1'b1),
       .right_i(RightRemAtom), .va_i(entry_i.addr), .len_i(amo_wide(entry_i.bth) ? 32'd8 : 32'd4),
@@ -148,6 +156,9 @@ module resp_exec
   assign amo_ready_o  = !amo_i.err || due_ready_i;
   assign done_valid_o = amo_valid_i && !amo_i.err && !amo_i.skipped;
   assign done_qpi_o   = amo_i.qpi;
+  assign done_value_o = amo_i.value;
+  assign done_left_o  = left_q[amo_i.qpi];
+  assign left_o       = left_q[left_qpi_i];
   // an atomic that failed or was refused was not executed; what stands before it is still answered
   assign due_valid_o = amo_bad || refused;
   assign due_o = '{
@@ -156,9 +167,9 @@ module resp_exec
       syndrome: amo_bad ? SynNakOp : SynNakAcc, msn: (amo_bad ? amo_i.msn : entry_q.msn) - 24'd1
   };
 
-  ctx_ram #(.T(logic [63:0]), .Depth(NumQp * MaxInflight)) i_values (
-      .clk_i, .wr_en_i(done_valid_o), .wr_addr_i({amo_i.qpi, amo_i.place[SlotW-1:0]}), .wr_data_i(amo_i.value),
-      .rd_en_i(value_read_i), .rd_addr_i({value_qpi_i, value_slot_i}), .rd_data_o(value_o)
+  ctx_ram #(.T(logic [63:0]), .Depth(NumQp * Places)) i_values (
+      .clk_i, .wr_en_i(done_valid_o), .wr_addr_i({amo_i.qpi, amo_i.place[SlotW:0]}), .wr_data_i(amo_i.value),
+      .rd_en_i(value_read_i), .rd_addr_i({value_qpi_i, value_index_i}), .rd_data_o(value_o)
   );
 
   // ------------------------------------------------------------------ what a WRITE of the QP waits for
@@ -213,4 +224,27 @@ module resp_exec
 
   logic unused_bits;
   assign unused_bits = (^ctx_i) ^ (^entry_q);
+
+  `ifndef SYNTHESIS
+  // no PSN of the newest atomics of a QP is executed twice (wire.md 5)
+  psn_t             ran_q[NumQp][MaxInflight];
+  logic [SlotW:0]   ran_cnt_q[NumQp];
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) ran_cnt_q <= '{default: '0};
+    else begin
+      if (op_valid_o && op_room_i) begin
+        assert (!entry_q.dup)
+        else $error("resp_exec: duplicate executed");
+        for (int i = 0; i < MaxInflight; i++) begin
+          assert (!(i < int'(ran_cnt_q[turn.qpi]) && ran_q[turn.qpi][i] == entry_q.psn))
+          else $error("resp_exec: PSN %x executed twice", entry_q.psn);
+          if (i != 0) ran_q[turn.qpi][i] <= ran_q[turn.qpi][i-1];
+        end
+        ran_q[turn.qpi][0] <= entry_q.psn;
+        if (ran_cnt_q[turn.qpi] != 5'(MaxInflight)) ran_cnt_q[turn.qpi] <= ran_cnt_q[turn.qpi] + 5'd1;
+      end
+      if (ctx_i.qp_set || ctx_i.qp_reset) ran_cnt_q[ctx_i.qpi] <= '0;
+    end
+  end
+  `endif  // SYNTHESIS
 endmodule

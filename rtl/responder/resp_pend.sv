@@ -44,7 +44,7 @@ module resp_pend
     /// what is taken in this cycle
     output resp_due_t        in_o,
     /// place behind the entries that may be executed, of QP in_o.qpi
-    input  logic [4:0]       place_i,
+    input  place_t           place_i,
     /// read the answers
     input  logic             read_i,
     /// of this QP

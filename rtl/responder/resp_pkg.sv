@@ -24,6 +24,12 @@ package resp_pkg;
     logic [31:0] rkey;
   } resp_state_t;
 
+  /// places in a QP's table: MaxInflight READs and atomics that come for the first time, and as many duplicates
+  localparam int unsigned Places = 2 * MaxInflight;
+  typedef logic [SlotW:0] index_t;
+  /// number of an entry, modulo twice the places
+  typedef logic [SlotW+1:0] place_t;
+
   typedef enum logic [3:0] {
     ActNone,
     ActDropQp,
@@ -33,18 +39,21 @@ package resp_pkg;
     ActRspAhead,                 // data beyond the expected one: something was lost
     ActResponse,                 // ACK, NAK, RNR NAK for the requester
     ActData,                     // the expected READ response or ATOMIC acknowledge
-    ActDuplicate,
+    ActDuplicate,                // WRITE or SEND: an ACK; READ or atomic: dropped
     ActAhead,
     ActInvalid,                  // NAK 1
     ActWrite,                    // WRITE, READ or atomic, if its region allows it (else NAK 2)
-    ActRead,
-    ActAtomic
+    ActRead,                     // dup: once more
+    ActAtomic,
+    ActSaved                     // duplicate of an atomic, answered from its saved result
   } act_e;
 
   typedef struct packed {
     act_e        kind;
     logic        ack;            // an answer is due
-    logic        too_many;       // ActInvalid for want of a place in the table
+    logic        too_many;       // no place in the table: ActInvalid, or a duplicate that is dropped
+    logic        dup;            // behind the expected PSN: the state of the QP stays
+    logic        no_save;        // duplicate of an atomic whose result is not saved
     // region check: key, right and range, or (not whole) only the key
     logic        remote;
     right_e      right;
@@ -62,19 +71,20 @@ package resp_pkg;
 
   /// a READ or atomic that was accepted
   typedef struct packed {
+    logic        dup;            // a READ once more, or an atomic that is answered from its saved result
     logic [7:0]  bth;
     logic [2:0]  mtu;
     psn_t        psn;
     logic [23:0] msn;            // of its answers
     logic [31:0] rkey;
     logic [31:0] len;            // READ: bytes
-    logic [63:0] addr;
+    logic [63:0] addr;           // duplicate of an atomic: the saved result
     amo_t        amo;
   } resp_entry_t;
 
   /// an ACK or NAK that waits for its turn
   typedef struct packed {
-    logic [4:0]  place;          // entries of its QP's table that are answered before it (modulo 32)
+    place_t      place;          // entries of its QP's table that are answered before it
     psn_t        psn;
     logic [7:0]  syndrome;
     logic [23:0] msn;
@@ -83,17 +93,32 @@ package resp_pkg;
   /// what becomes due, in the order of the packets of a QP
   typedef struct packed {
     qp_t         qpi;
-    logic        start;          // the next accepted READ or atomic may be executed
-    logic        atomic;         // it is an atomic
+    logic        start;          // the next entry of the table may be executed
+    logic        atomic;         // it is an atomic that was not executed before
     logic        ack;            // an ACK or NAK is due
     logic        fatal;          // a NAK that takes the QP to ERR
     logic        flush;          // nothing that waits is answered any more
     logic        stop;           // nothing from `place` on is answered any more, this NAK stands there
-    logic [4:0]  place;
+    place_t      place;
     psn_t        psn;
     logic [7:0]  syndrome;
     logic [23:0] msn;
   } resp_due_t;
+
+  /// what the rules ask the engine about a packet
+  typedef struct packed {
+    qp_t         qpi;
+    psn_t        psn;
+    logic [4:0]  depth;          // saved results that its QP keeps: max_dest_rd_atomic
+  } resp_ask_t;
+
+  /// and what it says in the same cycle
+  typedef struct packed {
+    logic [4:0]  used;           // READs and atomics in the QP's table
+    place_t      held;           // the same, and the duplicates
+    logic        found;          // an atomic with this PSN is one of the `depth` newest
+    logic        ready;          // and it was executed: its result is saved
+  } resp_seen_t;
 
   /// WRITE and SEND opcodes: their duplicates are acknowledged
   function automatic logic is_write_or_send(input logic [7:0] op);

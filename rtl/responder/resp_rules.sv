@@ -13,8 +13,8 @@ module resp_rules
     input  resp_ctx_t   ctx_i,
     /// responder state of the QP
     input  resp_state_t state_i,
-    /// READs and atomics that the QP's table holds
-    input  logic [4:0]  used_i,
+    /// what the QP's table and its saved results say about it
+    input  resp_seen_t  seen_i,
     /// verdict on it as a response
     input  resp_act_t   rsp_i,
     /// verdict
@@ -25,13 +25,16 @@ module resp_rules
   /// longest message (nic.md 4)
   localparam logic [31:0] MaxMessage = 32'h8000_0000;
 
-  psn_t        ahead;
+  psn_t        ahead, packets;
   logic [12:0] mtu;
   logic        first, middle, last, only, read, atomic, wide, begins, sequence_ok, length_ok, right_ok, aligned, full;
+  logic        crowded;
   logic [31:0] rest;
 
   // signed distance from the expected PSN
   assign ahead = hdr_i.psn - state_i.psn;
+  // of a READ: the PSNs that its responses take
+  assign packets = packets_of(hdr_i.dma_len, ctx_i.mtu);
 
   // opcode sequence, lengths, QP rights. SEND and WRITE with immediate have no class here yet.
   always_comb begin
@@ -47,7 +50,9 @@ module resp_rules
     sequence_ok = begins != state_i.in_message;
     rest        = (begins ? hdr_i.dma_len : state_i.left) - 32'(hdr_i.pay_len);
     aligned     = hdr_i.raddr[1:0] == '0 && (!wide || !hdr_i.raddr[2]);
-    full        = used_i >= ctx_i.max_dest_rd || used_i >= 5'(MaxInflight);
+    full        = seen_i.used >= ctx_i.max_dest_rd || seen_i.used >= 5'(MaxInflight);
+    // a duplicate takes a place that is left, and takes none away from those that come for the first time
+    crowded     = seen_i.held >= place_t'(ctx_i.max_dest_rd) || seen_i.held >= place_t'(MaxInflight);
     right_ok    = read ? ctx_i.rem_read : (atomic ? ctx_i.rem_atomic : ctx_i.rem_write);
     length_ok   = 1'b0;
     unique case (1'b1)
@@ -81,8 +86,20 @@ module resp_rules
       end else if (is_response(hdr_i.bth)) begin
         act_o = rsp_i;
       end else if (ahead[23]) begin
+        // a READ is executed again, whole or resumed; an atomic never is, and one whose answer is still to come is dropped
         act_o.kind = ActDuplicate;
+        act_o.dup  = 1'b1;
         act_o.ack  = is_write_or_send(hdr_i.bth);
+        if (read) begin
+          // responses up to the expected PSN belong to no READ that was executed
+          if (!length_ok || !right_ok || packets > -ahead) act_o.kind = ActInvalid;
+          else if (crowded) act_o.too_many = 1'b1;
+          else act_o.kind = ActRead;
+        end else if (atomic) begin
+          if (!seen_i.found) act_o.no_save = 1'b1;
+          else if (seen_i.ready && crowded) act_o.too_many = 1'b1;
+          else if (seen_i.ready) act_o.kind = ActSaved;
+        end
       end else if (ahead != '0) begin
         act_o.kind = ActAhead;
         act_o.ack  = !state_i.nak_sent;
@@ -95,7 +112,7 @@ module resp_rules
       end else begin
         act_o.kind      = read ? ActRead : (atomic ? ActAtomic : ActWrite);
         act_o.ack       = hdr_i.ack_req && !read && !atomic;
-        next_o.psn      = state_i.psn + (read ? packets_of(hdr_i.dma_len, ctx_i.mtu) : 24'd1);
+        next_o.psn      = state_i.psn + (read ? packets : 24'd1);
         next_o.nak_sent = 1'b0;
         if (!read && !atomic) begin
           next_o.in_message = first || middle;

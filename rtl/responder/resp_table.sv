@@ -1,7 +1,8 @@
 // READs and atomics that the responder accepted, per QP in order (nic.md 5). An entry is put in when its packet is accepted,
 // may be executed when the write responses of everything before it are there, is issued (all READ response packets on their
-// way, or the atomic in its unit), and makes room when its last response is with the framer. Entries and the progress of
-// the oldest READ are memories; four positions a QP are counters modulo 32.
+// way, or the atomic in its unit), and makes room when its last response is with the framer. Duplicates have places of
+// their own: what comes for the first time is never refused because of them. Entries and the progress of the oldest READ
+// are memories; the positions of a QP are counters modulo twice the places.
 module resp_table
   import rnic_pkg::*, resp_pkg::*;
 (
@@ -17,8 +18,10 @@ module resp_table
     output logic        drain_busy_o,
     /// QP whose entries are counted
     input  qp_t         look_qpi_i,
-    /// its entries
+    /// its READs and atomics, without duplicates
     output logic [4:0]  used_o,
+    /// its entries
+    output place_t      held_o,
     /// entry comes in
     input  logic        entry_valid_i,
     /// its QP
@@ -30,13 +33,13 @@ module resp_table
     /// its QP
     input  qp_t         start_qpi_i,
     /// entries that may be executed so far
-    output logic [4:0]  start_place_o,
+    output place_t      start_place_o,
     /// read the oldest entry that is not issued
     input  logic        read_i,
     /// of this QP
     input  qp_t         read_qpi_i,
     /// place of that entry
-    output slot_t       read_slot_o,
+    output index_t      read_index_o,
     /// QP that was read last
     input  qp_t         turn_qpi_i,
     /// it has an entry to execute
@@ -44,7 +47,7 @@ module resp_table
     /// nothing of it is executed any more
     output logic        flush_o,
     /// entries issued so far
-    output logic [4:0]  place_o,
+    output place_t      place_o,
     /// READ responses of the entry were issued
     output logic        mid_o,
     /// entry, one cycle after read_i
@@ -70,7 +73,7 @@ module resp_table
     /// nothing of flush_qpi_i from this place on shall be executed any more
     input  logic        stop_valid_i,
     /// the place
-    input  logic [4:0]  stop_place_i,
+    input  place_t      stop_place_i,
     /// QPs of which no further entry is executed
     output logic [NumQp-1:0] gone_o,
     /// read an entry for its execution
@@ -78,25 +81,32 @@ module resp_table
     /// its QP
     input  qp_t         exec_qpi_i,
     /// its place
-    input  slot_t       exec_slot_i,
+    input  index_t      exec_index_i,
     /// entry, one cycle after exec_read_i
     output resp_entry_t exec_entry_o,
     /// the last response of a READ is with the framer
     input  logic        read_out_i,
     /// its QP
     input  qp_t         read_out_qpi_i,
+    /// it answers a duplicate
+    input  logic        read_out_dup_i,
     /// the response of an atomic is with the framer
     input  logic        amo_out_i,
     /// its QP
-    input  qp_t         amo_out_qpi_i
+    input  qp_t         amo_out_qpi_i,
+    /// it answers a duplicate
+    input  logic        amo_out_dup_i
 );
-  typedef logic [4:0] place_t;
   typedef struct packed {
     psn_t        psn;
     logic [31:0] left;
     logic [63:0] addr;
   } rest_t;
+  /// resp_entry_t without operands
+  typedef logic [$bits(resp_entry_t)-$bits(amo_t)-1:0] head_t;
 
+  logic [4:0]       first_in_q[NumQp];   // accepted, without duplicates
+  logic [4:0]       first_out_q[NumQp];  // answered, without duplicates
   place_t           in_q[NumQp];     // accepted
   place_t           start_q[NumQp];  // may be executed
   place_t           issue_q[NumQp];  // issued
@@ -104,23 +114,28 @@ module resp_table
   place_t           stop_at_q[NumQp];
   logic [NumQp-1:0] mid_q, flush_q, stop_q;
   rest_t            rest, rest_next;
+  head_t            head;
 
-  ctx_ram #(.T(resp_entry_t), .Depth(NumQp * MaxInflight)) i_entries (
-      .clk_i, .wr_en_i(entry_valid_i), .wr_addr_i({entry_qpi_i, in_q[entry_qpi_i][SlotW-1:0]}), .wr_data_i(entry_i),
-      .rd_en_i(read_i), .rd_addr_i({read_qpi_i, issue_q[read_qpi_i][SlotW-1:0]}), .rd_data_o(entry_o)
+  // the operands of an atomic are needed for its execution only
+  ctx_ram #(.T(head_t), .Depth(NumQp * Places)) i_entries (
+      .clk_i, .wr_en_i(entry_valid_i), .wr_addr_i({entry_qpi_i, in_q[entry_qpi_i][SlotW:0]}),
+      .wr_data_i(entry_i[$bits(resp_entry_t)-1:$bits(amo_t)]),
+      .rd_en_i(read_i), .rd_addr_i({read_qpi_i, issue_q[read_qpi_i][SlotW:0]}), .rd_data_o(head)
   );
-  ctx_ram #(.T(resp_entry_t), .Depth(NumQp * MaxInflight)) i_exec (
-      .clk_i, .wr_en_i(entry_valid_i), .wr_addr_i({entry_qpi_i, in_q[entry_qpi_i][SlotW-1:0]}), .wr_data_i(entry_i),
-      .rd_en_i(exec_read_i), .rd_addr_i({exec_qpi_i, exec_slot_i}), .rd_data_o(exec_entry_o)
+  assign entry_o = {head, amo_t'('0)};
+  ctx_ram #(.T(resp_entry_t), .Depth(NumQp * Places)) i_exec (
+      .clk_i, .wr_en_i(entry_valid_i), .wr_addr_i({entry_qpi_i, in_q[entry_qpi_i][SlotW:0]}), .wr_data_i(entry_i),
+      .rd_en_i(exec_read_i), .rd_addr_i({exec_qpi_i, exec_index_i}), .rd_data_o(exec_entry_o)
   );
   ctx_ram #(.T(rest_t), .Depth(NumQp)) i_rest (
       .clk_i, .wr_en_i(step_i && !step_last_i), .wr_addr_i(turn_qpi_i), .wr_data_i(rest_next),
       .rd_en_i(read_i), .rd_addr_i(read_qpi_i), .rd_data_o(rest)
   );
 
-  assign used_o        = in_q[look_qpi_i] - out_q[look_qpi_i];
+  assign used_o        = first_in_q[look_qpi_i] - first_out_q[look_qpi_i];
+  assign held_o        = in_q[look_qpi_i] - out_q[look_qpi_i];
   assign start_place_o = start_q[start_qpi_i];
-  assign read_slot_o   = issue_q[read_qpi_i][SlotW-1:0];
+  assign read_index_o  = issue_q[read_qpi_i][SlotW:0];
   assign has_o         = issue_q[turn_qpi_i] != start_q[turn_qpi_i] && !flush_o;
   assign flush_o       = flush_q[turn_qpi_i] ||
                          (stop_q[turn_qpi_i] && issue_q[turn_qpi_i] == stop_at_q[turn_qpi_i]);
@@ -136,6 +151,8 @@ module resp_table
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
+      first_in_q  <= '{default: '0};
+      first_out_q <= '{default: '0};
       in_q    <= '{default: '0};
       start_q <= '{default: '0};
       issue_q <= '{default: '0};
@@ -146,6 +163,7 @@ module resp_table
       stop_at_q <= '{default: '0};
     end else begin
       if (entry_valid_i) in_q[entry_qpi_i] <= in_q[entry_qpi_i] + place_t'(1);
+      if (entry_valid_i && !entry_i.dup) first_in_q[entry_qpi_i] <= first_in_q[entry_qpi_i] + 5'd1;
       if (start_valid_i) start_q[start_qpi_i] <= start_q[start_qpi_i] + place_t'(1);
       if (step_i) begin
         mid_q[turn_qpi_i] <= !step_last_i;
@@ -154,6 +172,8 @@ module resp_table
       // never both of one QP: its READs wait for its atomics and the other way round
       if (read_out_i) out_q[read_out_qpi_i] <= out_q[read_out_qpi_i] + place_t'(1);
       if (amo_out_i) out_q[amo_out_qpi_i] <= out_q[amo_out_qpi_i] + place_t'(1);
+      if (read_out_i && !read_out_dup_i) first_out_q[read_out_qpi_i] <= first_out_q[read_out_qpi_i] + 5'd1;
+      if (amo_out_i && !amo_out_dup_i) first_out_q[amo_out_qpi_i] <= first_out_q[amo_out_qpi_i] + 5'd1;
       if (drop_i) flush_q[turn_qpi_i] <= 1'b1;
       if (flush_valid_i) flush_q[flush_qpi_i] <= 1'b1;
       if (stop_valid_i) begin
@@ -161,6 +181,8 @@ module resp_table
         stop_at_q[flush_qpi_i] <= stop_place_i;
       end
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
+        first_in_q[ctx_i.qpi]  <= '0;
+        first_out_q[ctx_i.qpi] <= '0;
         in_q[ctx_i.qpi]    <= '0;
         start_q[ctx_i.qpi] <= '0;
         issue_q[ctx_i.qpi] <= '0;

@@ -44,7 +44,7 @@ module resp_turn
     /// nothing of it is executed any more
     input  logic         flush_i,
     /// entries issued so far
-    input  logic [4:0]   place_i,
+    input  place_t       place_i,
     /// READ responses of the entry were issued
     input  logic         mid_i,
     /// oldest entry
@@ -89,6 +89,8 @@ module resp_turn
     output logic         answer_valid_o,
     /// answer for the framer
     output ack_job_t     answer_o,
+    /// it answers a duplicate of an atomic
+    output logic         answer_dup_o,
     /// a region refuses what is executed
     output logic         due_valid_o,
     /// taken
@@ -133,19 +135,21 @@ module resp_turn
   assign nak_here = nak_i && (flush_i || nak_data_i.place == place_i);
   assign ack_here = ack_i && ack_data_i.place == place_i;
   assign idle     = !in_gather_i && !in_answer_i;
-  // an ACK that would have to wait gives way to the response behind it, which covers it
+  // an ACK that would have to wait gives way to the response behind it, which covers it, but not if that answers a duplicate
   assign drop_o   = judge && draining && has_i;
   assign answers  = judge && !drop_o && idle && (nak_here || ack_here);
-  assign tries    = judge && !drop_o && has_i && !nak_here && !(ack_here && idle);
-  assign amo      = tries && atomic && executed_i && !in_gather_i;
+  assign tries    = judge && !drop_o && has_i && !nak_here && !(ack_here && (idle || entry_i.dup));
+  assign amo      = tries && atomic && (executed_i || entry_i.dup) && !in_gather_i;
   assign go       = tries && !atomic && !in_answer_i && job_room_i;
 
   assign answer_valid_o = (answers || amo) && answer_room_i;
   assign answer_o = '{
       qpi: qpi_q, psn: amo ? entry_i.psn : nak_here ? nak_data_i.psn : ack_data_i.psn,
       syndrome: amo ? SynAck : nak_here ? nak_data_i.syndrome : ack_data_i.syndrome,
-      msn: amo ? entry_i.msn : nak_here ? nak_data_i.msn : ack_data_i.msn, atomic: amo, value: amo ? value_i : '0
+      msn: amo ? entry_i.msn : nak_here ? nak_data_i.msn : ack_data_i.msn, atomic: amo,
+      value: !amo ? '0 : entry_i.dup ? entry_i.addr : value_i
   };
+  assign answer_dup_o = amo && entry_i.dup;
   // what a reset drops takes the answers behind it along, those that come later too
   assign clear_nak_o = (answer_valid_o && nak_here) || (drop_o && !nak_here);
   assign clear_ack_o = (answer_valid_o && ack_here && !nak_here) || (go && ack_here) ||
@@ -183,6 +187,7 @@ module resp_turn
       job_o.laddr   = addr_i;
       job_o.pay_len = len;
       job_o.is_rsp  = 1'b1;
+      job_o.slot    = slot_t'(entry_i.dup);
       job_o.msn     = entry_i.msn;
     end
   end

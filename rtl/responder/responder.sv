@@ -39,14 +39,16 @@ module responder
     input  logic             rsp_fail_valid_i,
     /// its QP
     input  qp_t              rsp_fail_qpi_i,
-    /// QP whose table entries are asked for
-    output qp_t              look_qpi_o,
+    /// packet whose place in the table or saved result is asked for
+    output resp_ask_t        ask_o,
+    /// what is known of it
+    input  resp_seen_t       seen_i,
+    /// its saved result, one cycle later
+    input  logic [63:0]      saved_i,
     /// QP of the packet that waits
     output qp_t              amo_look_qpi_o,
     /// it has an atomic that is not executed yet
     input  logic             amo_look_i,
-    /// its entries
-    input  logic [4:0]       used_i,
     /// READ or atomic for the table of QP done_o.qpi
     output logic             entry_valid_o,
     /// READ or atomic for the table
@@ -84,6 +86,7 @@ module responder
   qp_t         p1_qpi_q, p2_qpi_q, p3_qpi_q;
   rx_hdr_t     p1_hdr_q, p2_hdr_q, p3_hdr_q;
   logic [2:0]  p2_mtu_q, p3_mtu_q;
+  logic [63:0] saved_q;
   resp_act_t   rsp_act, act, act_q, act_qq;
   logic        execute, fatal, take, fail;
   logic        live, mr_req, mr_valid, mr_key_ok, mr_ok, write_en;
@@ -141,14 +144,14 @@ module responder
   end
   assign live = known_q && qp_rts_i[p1_qpi_q] && !nak_q[p1_qpi_q] && !dead_i[p1_qpi_q] &&
                 !(drain_i.valid && drain_i.qpi == p1_qpi_q);
-  assign look_qpi_o = p1_qpi_q;
+  assign ask_o = '{qpi: p1_qpi_q, psn: p1_hdr_q.psn, depth: ctx.max_dest_rd};
 
   rsp_rules i_rsp_rules (
       .valid_i(p1_q && is_response(p1_hdr_q.bth)), .hdr_i(p1_hdr_q), .mtu_i(ctx.mtu), .found_i(expected),
       .expect_i(expect_entry), .psn_i(expect_psn), .act_o(rsp_act)
   );
   resp_rules i_rules (
-      .valid_i(p1_q), .hdr_i(p1_hdr_q), .live_i(live), .ctx_i(ctx), .state_i(state), .used_i, .rsp_i(rsp_act),
+      .valid_i(p1_q), .hdr_i(p1_hdr_q), .live_i(live), .ctx_i(ctx), .state_i(state), .seen_i, .rsp_i(rsp_act),
       .act_o(act), .next_o(next)
   );
 
@@ -203,6 +206,7 @@ module responder
       p3_hdr_q <= p2_hdr_q;
       p3_qpi_q <= p2_qpi_q;
       p3_mtu_q <= p2_mtu_q;
+      saved_q  <= saved_i;
       act_qq   <= act_q;
       next_qq  <= next_q;
       state_qq <= state_q;
@@ -213,7 +217,7 @@ module responder
   resp_emit i_emit (
       .valid_i(p3_q), .qpi_i(p3_qpi_q), .hdr_i(p3_hdr_q), .act_i(act_qq),
       .mr_ok_i(mr_valid && (act_qq.whole ? mr_ok : mr_key_ok)), .mtu_i(p3_mtu_q), .state_i(state_qq), .next_i(next_qq),
-      .tell_ahead_i(tell_ahead),
+      .tell_ahead_i(tell_ahead), .value_i(saved_q),
       .execute_o(execute), .fatal_o(fatal), .take_o(take), .fail_o(fail), .move_valid_o, .move_o,
       .done_valid_o, .done_o, .entry_valid_o, .entry_o, .rsp_valid_o, .rsp_o, .rsp_bursts_o, .cnt_o
   );
@@ -230,4 +234,13 @@ module responder
 
   logic unused_bits;
   assign unused_bits = ^ctx_i;
+
+  `ifndef SYNTHESIS
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (rst_ni && p3_q && act_qq.dup) begin
+      assert (!write_en && next_qq == state_qq)
+      else $error("responder: a duplicate moves the state of its QP");
+    end
+  end
+  `endif  // SYNTHESIS
 endmodule

@@ -270,6 +270,8 @@ class Bench:
             "fault_writes_i",
             "mr_drain_i",
             "expect_valid_i",
+            "expect_resumed_i",
+            "rewind_valid_i",
             "qp_rts_i",
         ):
             getattr(dut, name).value = 0

@@ -8,7 +8,8 @@ Checks: every byte, PSN, syndrome and MSN of every response, their order within 
 atomics; counters and events; the whole memory; no access after an invalidation; inbound WRITEs of a contended
 word: every value fits one serial order.
 Timing: none but that answers wait for write responses.
-Not proved here: the requester's side of responses (test_rx_expected.py), speed (bench).
+Not proved here: duplicates (test_rx_duplicates.py), the requester's side of responses (test_rx_expected.py),
+speed (bench).
 """
 
 import random
@@ -787,25 +788,4 @@ async def test_responses_leave_in_err(dut) -> None:
     await bench.idle(2500)
     target.judge(bench.replies())
     assert bench.counts()["qp"] == 1 and int(dut.errs_o.value) == 0
-    await bench.compare()
-
-
-@cocotb.test()
-async def test_duplicates(dut) -> None:
-    """READs and atomics behind the expected PSN are counted, neither executed nor answered."""
-    bench, rkey = await ready(dut)
-    target = await program(bench, 0, rkey, 2)
-    frames = [target.read(0x1000, 3000), target.atomic(FA64, 0x30000, 1), target.read(0x2000, 0)]
-    for frame in frames:
-        bench.send(frame)
-    await bench.settle(200)
-    target.judge(bench.replies())
-    for frame in frames:
-        bench.send(frame)
-    await bench.settle(200)
-    assert not bench.frames and bench.counts()["duplicate"] == 3
-    assert count(bench, ATOMIC) == 1 and count(bench, READ) == 2
-    bench.send(target.atomic(FA64, 0x30000, 1))
-    await bench.settle(200)
-    target.judge(bench.replies())
     await bench.compare()

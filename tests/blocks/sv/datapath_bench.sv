@@ -70,7 +70,7 @@ module datapath_bench
     output logic          rsp_valid_o,
     input  logic          rsp_ready_i,
     output logic [5:0]    rsp_qpi_o,
-    output logic [1:0]    rsp_kind_o,
+    output logic [2:0]    rsp_kind_o,
     output logic [23:0]   rsp_psn_o,
     output logic [7:0]    rsp_syndrome_o,
     output logic [23:0]   rsp_msn_o,

@@ -1,0 +1,784 @@
+"""Duplicate requests at the responder (rtl/responder): what a requester sends again after a loss.
+
+Sweep: WRITEs, READs and atomics repeated from any earlier PSN (whole runs, single packets, READs resumed at
+any packet and cut short), in mid-message too, all MTUs, PSNs across the wrap, several QPs, all ports stalled;
+saved results of 1 to 16 atomics and those that gave way; atomics repeated before they are executed; full
+table; refused READs; bus errors; invalidation; reset in between.
+Stimulus: frames on the link, one at a time or back to back.
+Checks, against a responder written here from wire.md 5: one at a time the exact answers and counters of every
+packet; back to back every answer in its order, with duplicates missing only where they may be; atomics and
+WRITEs exactly once in memory; no ACK lost; new requests never refused because of duplicates.
+Timing: answers of duplicates wait for earlier write responses.
+Not proved here: first-time requests with errors (test_rx_responder.py, test_rx_reads.py), the requester.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import cocotb
+
+from tests.blocks import rx_driver
+from tests.blocks.rx_driver import ACK as ACK_OP
+from tests.blocks.rx_driver import (
+    ATOMIC,
+    ATOMIC_ACK,
+    CAS64,
+    FA64,
+    FIRST,
+    LAST,
+    MFA32,
+    MIDDLE,
+    NAK_TX,
+    ONLY,
+    RD_TOO_MANY,
+    READ,
+    READ_FIRST,
+    READ_LAST,
+    READ_MIDDLE,
+    READ_ONLY,
+    READ_REQ,
+    Bench,
+    Frame,
+    Peer,
+    Reply,
+    atomic_eth,
+    good,
+    reth,
+)
+
+BENCH = rx_driver.BENCH
+MOD = 1 << 24
+ACK, NAK_SEQ, NAK_INV, NAK_ACC, NAK_OP = 0x1F, 0x60, 0x61, 0x62, 0x63
+NO_SAVE = 48  # counter of duplicate atomics whose result is not saved
+REGION = (0x400, 0x3F000)  # base and length of the region that QPs use
+READS = (0x400, 0x10000)  # part of it that only READs use
+MRN = 9
+ALL_RIGHTS = 15
+
+
+def header(frame: Frame) -> tuple[int, int, int]:
+    """VA, R_Key and length of a RETH (length of an AtomicETH: anything)."""
+    ext = frame.ext
+    return int.from_bytes(ext[:8], "big"), int.from_bytes(ext[8:12], "big"), int.from_bytes(ext[12:16], "big")
+
+
+@dataclass
+class Verdict:
+    """What one packet leads to: its answers, the counters it moves, whether its answers may be missing."""
+
+    replies: list[Reply] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    may_miss: bool = False
+
+
+@dataclass
+class Model:
+    """Responder of one QP (wire.md 5). Fresh requests are good ones; duplicates may be anything."""
+
+    bench: Bench
+    qpi: int
+    mtu: int  # code, 1..5
+    psn: int
+    rkey: int
+    depth: int = 16
+    read_right: bool = True
+    msn: int = 0
+    nak_sent: bool = False
+    dead: bool = False
+    left: int = 0
+    addr: int = 0
+    atomics: list[tuple[int, int]] = field(default_factory=list)  # PSN and original value, oldest first
+
+    @property
+    def size(self) -> int:
+        """MTU in bytes."""
+        return 128 << self.mtu
+
+    def receive(self, frame: Frame) -> Verdict:
+        """Takes a packet."""
+        if self.dead:
+            return Verdict(counts={"qp": 1})
+        ahead = (frame.psn - self.psn) % MOD
+        if ahead >= MOD // 2:
+            verdict = self.again(frame, MOD - ahead)
+            verdict.counts["duplicate"] = 1
+            return verdict
+        if ahead:
+            first, self.nak_sent = not self.nak_sent, True
+            naks = [Reply(self.qpi, ACK_OP, self.psn, NAK_SEQ, self.msn)] if first else []
+            return Verdict(naks, {"ahead": 1, str(NAK_TX): 1} if first else {"ahead": 1})
+        self.nak_sent = False
+        verdict = self.fresh(frame)
+        verdict.counts["rx_packet"] = 1
+        return verdict
+
+    def fresh(self, frame: Frame) -> Verdict:
+        """The expected packet."""
+        memory = self.bench.memory
+        if frame.opcode == READ_REQ:
+            self.msn = (self.msn + 1) % MOD
+            replies = self.data(frame)
+            self.psn = (self.psn + len(replies)) % MOD
+            return Verdict(replies, {str(READ): 1})
+        if frame.opcode > ONLY:
+            va, _, _ = header(frame)
+            size = 4 if frame.opcode == MFA32 else 8
+            old = int.from_bytes(memory[va : va + size], "little")
+            operand = int.from_bytes(frame.ext[12 : 12 + size], "big")
+            if frame.opcode == CAS64:
+                new = operand if old == int.from_bytes(frame.ext[20:28], "big") else old
+            else:
+                new = old + operand & (1 << 8 * size) - 1
+            memory[va : va + size] = new.to_bytes(size, "little")
+            self.msn = (self.msn + 1) % MOD
+            self.atomics.append((frame.psn, old))
+            self.psn = (self.psn + 1) % MOD
+            return Verdict([self.value(frame.psn, old)], {str(ATOMIC): 1})
+        if frame.opcode in (FIRST, ONLY):
+            self.addr, _, self.left = header(frame)
+        memory[self.addr : self.addr + len(frame.payload)] = frame.payload
+        self.addr += len(frame.payload)
+        self.left -= len(frame.payload)
+        self.psn = (self.psn + 1) % MOD
+        self.msn = (self.msn + (self.left == 0)) % MOD
+        return Verdict([self.ack()] if frame.ack_req else [])
+
+    def again(self, frame: Frame, behind: int) -> Verdict:
+        """A packet `behind` PSNs behind the expected one: nothing of the QP's state changes."""
+        if frame.opcode <= 0x0B:
+            return Verdict([self.ack()])
+        if frame.opcode == READ_REQ:
+            va, rkey, length = header(frame)
+            base, room = REGION
+            if not self.read_right or length > 1 << 31 or max(1, -(-length // self.size)) > behind:
+                return self.refuse(frame.psn, NAK_INV)
+            if length and (rkey != self.rkey or va < base or va + length > base + room):
+                return self.refuse(frame.psn, NAK_ACC)
+            return Verdict(self.data(frame), {str(READ): 1}, may_miss=True)
+        kept = dict(self.atomics[-self.depth :])
+        if frame.psn in kept:
+            return Verdict([self.value(frame.psn, kept[frame.psn])], may_miss=True)
+        return Verdict(counts={str(NO_SAVE): 1})
+
+    def refuse(self, psn: int, syndrome: int) -> Verdict:
+        """A NAK that takes the QP to ERR."""
+        self.dead = True
+        return Verdict(
+            [Reply(self.qpi, ACK_OP, psn, syndrome, self.msn)], {str(NAK_TX + syndrome - NAK_SEQ): 1}
+        )
+
+    def ack(self) -> Reply:
+        """ACK of everything before the expected PSN."""
+        return Reply(self.qpi, ACK_OP, (self.psn - 1) % MOD, ACK, self.msn)
+
+    def value(self, psn: int, old: int) -> Reply:
+        """ATOMIC acknowledge."""
+        return Reply(self.qpi, ATOMIC_ACK, psn, ACK, self.msn, old.to_bytes(8, "big"))
+
+    def data(self, frame: Frame) -> list[Reply]:
+        """Responses of a READ with what the memory holds now."""
+        va, _, length = header(frame)
+        count = max(1, -(-length // self.size))
+        replies = []
+        for k in range(count):
+            part = bytes(self.bench.memory[va + k * self.size : va + min(length, (k + 1) * self.size)])
+            opcode = READ_MIDDLE
+            if k in (0, count - 1):
+                opcode = READ_ONLY if count == 1 else READ_LAST if k else READ_FIRST
+            head = (-1, -1) if opcode == READ_MIDDLE else (ACK, self.msn)
+            replies.append(Reply(self.qpi, opcode, (frame.psn + k) % MOD, *head, part))
+        return replies
+
+
+@dataclass
+class Traffic:
+    """Good requests of one QP and repeats of what it sent."""
+
+    model: Model
+    sent: list[Frame] = field(default_factory=list)
+    again: list[Frame] = field(default_factory=list)  # rest of a run that is repeated
+
+    def fresh(self, kind: str) -> Frame:
+        """The next request (kind: write, read, atomic), or the next packet of a WRITE under way."""
+        model, size = self.model, self.model.size
+        if model.left:
+            part = min(size, model.left)
+            frame = self.frame(MIDDLE if model.left > size else LAST, random.randbytes(part))
+        elif kind == "write":
+            length = random.choice([0, 1, 60, size, size + 1, 2 * size + 5, random.randrange(3 * size)])
+            length = min(length, 0x1800)
+            va = 0x12000 + 0x2000 * model.qpi + random.randrange(0x2000 - length)
+            part = random.randbytes(min(size, length))
+            frame = self.frame(FIRST if length > size else ONLY, part, reth(va, model.rkey, length))
+        elif kind == "read":
+            length = random.choice([0, 1, size, size + 1, 4 * size, random.randrange(5 * size)])
+            length = min(length, 0x3000)
+            va = random.randrange(READS[0], READS[0] + READS[1] - length)
+            frame = self.frame(READ_REQ, b"", reth(va, model.rkey, length))
+        else:
+            opcode = random.choice([FA64, CAS64, MFA32])
+            va = 0x30000 + 32 * model.qpi + 8 * random.randrange(2)
+            old = int.from_bytes(model.bench.memory[va : va + 8], "little")
+            compare = random.choice([old, 0]) if opcode == CAS64 else 0
+            operand = random.getrandbits(32 if opcode == MFA32 else 64)
+            frame = self.frame(opcode, b"", atomic_eth(opcode, va, model.rkey, operand, compare))
+        self.sent.append(frame)
+        return frame
+
+    def frame(self, opcode: int, payload: bytes, ext: bytes = b"") -> Frame:
+        """A packet with the expected PSN."""
+        ack_req = opcode > ONLY or random.random() < 0.6
+        return good(
+            self.model.qpi, opcode=opcode, psn=self.model.psn, payload=payload, ext=ext, ack_req=ack_req
+        )
+
+    def repeat(self) -> Frame:
+        """A packet that was sent before: one of a run from some earlier PSN on, a READ whole or in part."""
+        if not self.again:
+            at = random.randrange(max(0, len(self.sent) - 24), len(self.sent))
+            self.again = self.sent[at : at + random.choice([1, 1, 3, 24])]
+        frame = self.again.pop(0)
+        if frame.opcode == READ_REQ and random.random() < 0.6:
+            va, rkey, length = header(frame)
+            size = self.model.size
+            skip = random.randrange(max(1, -(-length // size)))
+            left = length - skip * size
+            if random.random() < 0.3:
+                left = random.randint(min(1, left), left)
+            psn = (frame.psn + skip) % MOD
+            return replace(frame, psn=psn, ext=reth(va + skip * size, rkey, left))
+        return replace(frame, payload=frame.payload and random.randbytes(len(frame.payload)))
+
+
+@dataclass
+class Item:
+    """Answers of one request, in their order."""
+
+    replies: list[Reply]
+    sure: bool
+    fresh: bool
+
+
+@dataclass
+class Checker:
+    """Holds the responses of one QP against what its packets lead to."""
+
+    items: list[Item] = field(default_factory=list)
+    states: set[tuple[int, int]] = field(default_factory=lambda: {(0, 0)})  # item, its replies that came
+    msns: dict[int, int] = field(default_factory=dict)  # PSN -> MSN of its ACK
+    need: int | None = None  # PSN that something still has to acknowledge
+    newest: int | None = None
+    nak: Item | None = None
+    fresh: int = 0
+
+    def sends(self, frame: Frame, model: Model) -> Verdict:
+        """Takes a packet that goes out next."""
+        expected = frame.psn == model.psn
+        verdict = model.receive(frame)
+        self.msns[(model.psn - 1) % MOD] = model.msn
+        reply = verdict.replies[0] if verdict.replies else None
+        if reply and reply.opcode == ACK_OP and reply.syndrome == ACK:
+            self.need = reply.psn
+        elif reply:
+            item = Item(verdict.replies, not verdict.may_miss, expected)
+            if reply.opcode == ACK_OP:
+                # a NAK that still waits gives way to a newer one
+                if self.nak:
+                    self.nak.sure = False
+                self.nak = item
+            if item.sure:
+                self.need = None
+            self.fresh += expected
+            self.items.append(item)
+        return verdict
+
+    def takes(self, reply: Reply) -> None:
+        """Takes a response."""
+        if reply.opcode == ACK_OP and reply.syndrome == ACK:
+            assert self.msns.get(reply.psn) == reply.msn, f"{reply}, MSN there {self.msns.get(reply.psn)}"
+            assert self.newest is None or (reply.psn - self.newest) % MOD < MOD // 2, f"{reply} goes back"
+            self.newest = reply.psn
+            return
+        found = set()
+        for at, come in self.states:
+            for n in range(at, len(self.items)):
+                item, k = self.items[n], come if n == at else 0
+                if item.replies[k] == reply:
+                    found.add((n, k + 1) if k + 1 < len(item.replies) else (n + 1, 0))
+                if k or item.sure:
+                    break
+        assert found, (
+            f"{reply}; next {[self.items[n].replies[k:][:1] for n, k in self.states if n < len(self.items)]}"
+        )
+        self.states = found
+
+    def open(self) -> int:
+        """READs and atomics sent for the first time whose answers are not all here."""
+        at = min(n for n, _ in self.states)
+        return sum(item.fresh for item in self.items[at:])
+
+    def ends(self) -> None:
+        """Nothing may be missing."""
+        assert any(k == 0 and not any(item.sure for item in self.items[n:]) for n, k in self.states), (
+            f"answers missing, first {[self.items[n].replies[k] for n, k in self.states if self.items[n:]]}"
+        )
+        assert self.need in (None, self.newest), f"no ACK of {self.need:#x}, newest {self.newest}"
+
+
+async def program(bench: Bench, qpi: int, rkey: int, mtu: int | None = None, **changes: object) -> Model:
+    """Programs a QP with a random start PSN, often before the wrap."""
+    mtu = random.randrange(1, 6) if mtu is None else mtu
+    psn = int(changes.pop("psn", random.choice([0, MOD - 1, MOD - 9, random.randrange(MOD)])))  # type: ignore[call-overload]
+    peer = Peer(mtu=mtu, rq_psn=psn, peer_qpn=500 + qpi, sport=0xC000 + qpi, **changes)  # type: ignore[arg-type]
+    await bench.set_qp(qpi, peer)
+    return Model(bench, qpi, mtu, psn, rkey, peer.max_dest_rd, peer.rem_read)
+
+
+async def ready(dut, latency: int = 5, stall: int = 0, **knobs: float) -> tuple[Bench, int]:
+    """A bench with one region with all rights; its rkey."""
+    bench = Bench(dut, **knobs)
+    await bench.start(latency=latency, stall=stall)
+    return bench, await bench.set_mr(MRN, *REGION, rights=ALL_RIGHTS)
+
+
+def count(bench: Bench, number: int) -> int:
+    """A counter by its number."""
+    return bench.counts().get(str(number), 0)
+
+
+async def exchange(bench: Bench, model: Model, frame: Frame, idle: int = 40) -> None:
+    """Sends a packet with everything quiet: exactly its answers, its counters, and no others."""
+    before, atomics = bench.counts(), int(bench.dut.atomics_o.value)
+    verdict = model.receive(frame)
+    bench.send(frame)
+    await bench.until(lambda: not bench.wire)
+    want = len(verdict.replies)
+    await bench.until(lambda: len(bench.frames) >= want, 8000)
+    await bench.idle(idle)
+    got = bench.replies()
+    assert got == verdict.replies, f"{frame}: {got}, want {verdict.replies}"
+    moved = {k: v - before.get(k, 0) for k, v in bench.counts().items() if v != before.get(k, 0)}
+    expected = verdict.counts | ({"tx_response": want} if want else {})
+    assert moved == expected, f"{frame}: counters {moved}, want {expected}"
+    executed = verdict.counts.get(str(ATOMIC), 0)
+    assert int(bench.dut.atomics_o.value) - atomics == executed, f"{frame}: reads of the atomic unit"
+
+
+def spoil(frame: Frame, model: Model) -> Frame:
+    """A duplicate READ with something wrong."""
+    va, rkey, length = header(frame)
+    length = length or 1
+    base, room = REGION
+    behind = (model.psn - frame.psn) % MOD
+    ext = random.choice(
+        [
+            reth(va, rkey ^ 1, length),
+            reth(va, rkey ^ 0x100, length),
+            reth(base - 1, rkey, length),
+            reth(base + room - length + 1, rkey, length),
+            reth(base, rkey, behind * model.size + 1),
+            reth(base, rkey, (1 << 31) + 1),
+        ]
+    )
+    return replace(frame, ext=ext)
+
+
+@cocotb.test()
+@cocotb.parametrize(mtu=[1, 2, 3, 4, 5])
+async def test_one_at_a_time(dut, mtu: int) -> None:
+    """Fresh packets, repeats, packets ahead, duplicate READs that are refused: the exact effect of each."""
+    bench, rkey = await ready(dut)
+    users = [
+        Traffic(await program(bench, q, rkey, mtu, max_dest_rd=random.choice([1, 3, 16]))) for q in range(3)
+    ]
+    errs, repeats, refused = 0, 0, 0
+    for _ in range(220):
+        user = random.choice(users)
+        model, way = user.model, random.random()
+        if user.sent and way < 0.55:
+            frame = user.repeat()
+            if frame.opcode == READ_REQ and random.random() < 0.2:
+                frame = spoil(frame, model)
+            repeats += 1
+        elif way < 0.63:
+            frame = replace(user.frame(ONLY, b"lost", reth(0x12000, rkey, 4)), psn=(model.psn + 1) % MOD)
+        else:
+            frame = user.fresh(random.choice(["write", "read", "atomic", "atomic"]))
+        await exchange(bench, model, frame)
+        if model.dead:
+            refused += 1
+            errs += 1
+            assert int(dut.errs_o.value) == int(dut.asyncs_o.value) == errs
+            await exchange(bench, model, user.repeat())
+            await bench.reset_qp(model.qpi)
+            user.model = await program(bench, model.qpi, rkey, mtu, rem_read=random.random() < 0.7)
+            user.sent.clear()
+            user.again.clear()
+            if not user.model.read_right:
+                # a READ can only be a duplicate here, of something that never was
+                await exchange(bench, user.model, user.fresh("write"))
+                wrong = replace(user.sent.pop(), opcode=READ_REQ, payload=b"", ext=reth(0x1000, rkey, 8))
+                await exchange(bench, user.model, wrong)
+                errs += 1
+                await bench.reset_qp(model.qpi)
+                user.model = await program(bench, model.qpi, rkey, mtu)
+                user.sent.clear()
+    assert repeats > 60 and refused > 1
+    await bench.compare()
+
+
+#: (latency, memory stall, gaps on the receive side, stalls of the transmit side)
+CASES = [(5, 0, 0.0, 0.0), (200, 0, 0.0, 0.0), (40, 120, 0.2, 0.3), (0, 60, 0.5, 0.8), (10, 0, 0.0, 0.9)]
+
+
+@cocotb.test()
+@cocotb.parametrize(case=CASES)
+async def test_back_to_back(dut, case: tuple[int, int, float, float]) -> None:
+    """Repeats at any time, behind unanswered requests too, on six QPs with up to 16 READs and atomics."""
+    latency, stall, gap, tx_stall = case
+    bench, rkey = await ready(dut, latency, stall, rx_gap=gap, tx_stall=tx_stall)
+    depths = [random.choice([1, 2, 5, 16, 16]) for _ in range(6)]
+    users = [Traffic(await program(bench, q, rkey, max_dest_rd=d)) for q, d in enumerate(depths)]
+    checks = [Checker() for _ in users]
+    total: dict[str, int] = {}
+    again = {READ_REQ: 0, FA64: 0}  # duplicates that may be answered
+
+    def take() -> None:
+        for reply in bench.replies():
+            checks[reply.qpi].takes(reply)
+            kind = {READ_LAST: READ_REQ, READ_ONLY: READ_REQ, ATOMIC_ACK: FA64}.get(reply.opcode, 0)
+            total[f"answers {kind}"] = total.get(f"answers {kind}", 0) + 1
+
+    for _ in range(700):
+        q = random.randrange(6)
+        user, check = users[q], checks[q]
+        model, way = user.model, random.random()
+        if user.sent and way < 0.5:
+            frame = user.repeat()
+        elif way < 0.56:
+            frame = replace(user.frame(ONLY, b"lost", reth(0x12000, rkey, 4)), psn=(model.psn + 1) % MOD)
+        else:
+            kind = random.choice(["write", "read", "atomic"])
+            while kind != "write" and check.open() >= model.depth:
+                await bench.cycle()
+                take()
+            frame = user.fresh(kind)
+        verdict = check.sends(frame, model)
+        for name, n in verdict.counts.items():
+            total[name] = total.get(name, 0) + n
+        if verdict.may_miss:
+            again[READ_REQ if frame.opcode == READ_REQ else FA64] += 1
+            if frame.opcode == READ_REQ:
+                total[str(READ)] -= 1
+        bench.send(frame)
+        if random.random() < 0.1:
+            await bench.idle(random.randrange(150))
+        while len(bench.wire) > 200:
+            await bench.cycle()
+        take()
+    await bench.until(lambda: not bench.wire, 300_000)
+    quiet = 0
+    while quiet < 3 * latency + 1000:
+        seen = len(bench.frames)
+        await bench.cycle()
+        quiet = quiet + 1 if len(bench.frames) == seen else 0
+        if quiet == 0:
+            take()
+    take()
+    for check in checks:
+        check.ends()
+    found = bench.counts()
+    for name in ("duplicate", "rx_packet", "ahead", str(NO_SAVE), str(ATOMIC)):
+        assert found.get(name, 0) == total.get(name, 0), f"{name}: {found.get(name)}, want {total.get(name)}"
+    assert int(dut.atomics_o.value) == total[str(ATOMIC)], "atomics executed"
+    # a duplicate that is dropped says why, but for an atomic whose answer was still to come
+    answered = {kind: total.get(f"answers {kind}", 0) for kind in again}
+    assert count(bench, READ) == answered[READ_REQ]
+    lost_reads = again[READ_REQ] - (answered[READ_REQ] - total[str(READ)])
+    lost_atomics = again[FA64] - (answered[FA64] - total[str(ATOMIC)])
+    assert 0 <= lost_reads <= count(bench, RD_TOO_MANY) <= lost_reads + lost_atomics
+    assert again[READ_REQ] - lost_reads > 20 and again[FA64] - lost_atomics > 10
+    assert int(dut.errs_o.value) == 0
+    await bench.compare()
+
+
+@cocotb.test()
+@cocotb.parametrize(depth=[1, 2, 5, 16])
+async def test_saved_results(dut, depth: int) -> None:
+    """The newest atomics have their results, older ones none; READs take none; a reset forgets all."""
+    bench, rkey = await ready(dut)
+    other = Traffic(await program(bench, 5, rkey))
+    for start in ("set", "reset"):
+        user = Traffic(await program(bench, 1, rkey, 2, max_dest_rd=depth, psn=MOD - 3))
+        for _ in range(depth + 7):
+            await exchange(bench, user.model, user.fresh("atomic"))
+            await exchange(bench, user.model, user.fresh("read"))
+            await exchange(bench, other.model, other.fresh("atomic"))
+        before = count(bench, NO_SAVE)
+        atomics = [f for f in user.sent if f.opcode != READ_REQ]
+        for frame in atomics + atomics[::-1]:
+            await exchange(bench, user.model, frame)
+        assert count(bench, NO_SAVE) - before == 14
+        if start == "reset":
+            await bench.reset_qp(1)
+        user.model = await program(bench, 1, rkey, 2, max_dest_rd=depth, psn=user.model.psn)
+        # none is saved now
+        for frame in atomics:
+            await exchange(bench, user.model, frame)
+        await bench.reset_qp(1)
+    for frame in other.sent[-16:]:
+        await exchange(bench, other.model, frame)
+    await bench.compare()
+
+
+@cocotb.test()
+async def test_not_yet_executed(dut) -> None:
+    """A duplicate of an atomic that waits for its execution is dropped: one execution, one answer."""
+    bench, rkey = await ready(dut, 300)
+    user = Traffic(await program(bench, 1, rkey, 2))
+    frames = []
+    for n in range(4):
+        frames.append(user.fresh("atomic"))
+        bench.send(frames[-1])
+        verdict = user.model.receive(frames[-1])
+        for _ in range(n):
+            bench.send(frames[-1])
+        frames[-1].trailer = b""
+        if n == 0:
+            first = verdict.replies[0]
+    await bench.until(lambda: not bench.wire)
+    await bench.idle(4000)
+    replies = bench.replies()
+    assert [r.psn for r in replies] == [f.psn for f in frames] and replies[0] == first
+    assert bench.counts()["duplicate"] == 6 and count(bench, ATOMIC) == 4
+    assert count(bench, NO_SAVE) == 0 and count(bench, RD_TOO_MANY) == 0
+    for frame in frames:
+        await exchange(bench, user.model, frame, 1500)
+    await bench.compare()
+
+
+@cocotb.test()
+@cocotb.parametrize(depth=[1, 4, 16])
+async def test_places(dut, depth: int) -> None:
+    """Duplicates take what is left of the table, are dropped beyond, and keep no fresh request out."""
+    bench, rkey = await ready(dut)
+    user = Traffic(await program(bench, 3, rkey, 1, max_dest_rd=depth))
+    check = Checker()
+
+    def send(frame: Frame) -> None:
+        check.sends(frame, user.model)
+        bench.send(frame)
+
+    async def quiet() -> None:
+        bench.tx_stall = 0.0
+        await bench.until(lambda: not bench.wire, 20_000)
+        await bench.idle(3000)
+        for reply in bench.replies():
+            check.takes(reply)
+        check.ends()
+
+    for n in range(depth):
+        send(user.fresh("atomic" if n % 3 == 1 else "read"))
+    await quiet()
+    old = list(user.sent)
+    # the transmit side stands still: what comes now stays. A long READ first, so that few places move
+    bench.tx_stall = 1.0
+    for n in range(2 * depth + 2):
+        send(old[n % depth])
+        await bench.idle(30)
+    first = count(bench, RD_TOO_MANY)
+    assert 1 <= first <= depth + 2, f"{first} dropped"
+    for n in range(depth):
+        send(user.fresh("atomic" if n % 4 == 2 else "read"))
+    await bench.until(lambda: not bench.wire, 5000)
+    await bench.idle(100)
+    assert count(bench, NAK_TX + 1) == 0 and int(dut.errs_o.value) == 0
+    # no place for any duplicate now
+    for frame in old:
+        send(frame)
+    await bench.until(lambda: not bench.wire, 5000)
+    await bench.idle(100)
+    assert count(bench, RD_TOO_MANY) == first + depth
+    await quiet()
+    assert int(dut.errs_o.value) == 0
+    # the places are all free again
+    for frame in user.sent[-depth:]:
+        if frame.opcode == READ_REQ:
+            await exchange(bench, user.model, frame, 100)
+    bench.tx_stall = 1.0
+    for n in range(depth + 20):
+        assert n >= depth or int(dut.errs_o.value) == 0
+        frame = user.fresh("read")
+        user.model.receive(frame)
+        bench.send(frame)
+        await bench.idle(20)
+    await bench.until(lambda: not bench.wire, 5000)
+    await bench.idle(100)
+    assert int(dut.errs_o.value) == 1, "one READ more than the QP takes is refused"
+    await bench.compare()
+
+
+@cocotb.test()
+async def test_latch(dut) -> None:
+    """NAK 0 once until the expected PSN comes; no duplicate makes it come again."""
+    bench, rkey = await ready(dut)
+    user = Traffic(await program(bench, 0, rkey, 2))
+    for kind in ("write", "read", "atomic", "atomic", "read"):
+        await exchange(bench, user.model, user.fresh(kind))
+        while user.model.left:
+            await exchange(bench, user.model, user.fresh(kind))
+    for _ in range(3):
+        lost = replace(user.frame(ONLY, b"lost", reth(0x12000, rkey, 4)), psn=(user.model.psn + 3) % MOD)
+        await exchange(bench, user.model, lost)
+        for frame in user.sent[-5:]:
+            await exchange(bench, user.model, frame)
+            await exchange(bench, user.model, lost)
+        assert user.model.nak_sent
+        await exchange(bench, user.model, user.fresh("atomic"))
+    assert count(bench, NAK_TX) == 3
+    await bench.compare()
+
+
+@cocotb.test()
+async def test_wait_for_writes(dut) -> None:
+    """The answer of a duplicate waits for the write responses of what was before it; a READ sees the data."""
+    latency = 300
+    bench, rkey = await ready(dut, latency)
+    user = Traffic(await program(bench, 1, rkey, 3))
+    model = user.model
+    read = good(1, opcode=READ_REQ, psn=model.psn, ext=reth(0x12000, rkey, 1000), ack_req=True)
+    await exchange(bench, model, read, 1000)
+    await exchange(bench, model, user.fresh("atomic"), 1000)
+    for frame in (read, user.sent[-1], None):
+        write = good(
+            1, psn=model.psn, payload=random.randbytes(500), ext=reth(0x12000, rkey, 500), ack_req=False
+        )
+        model.receive(write)
+        bench.send(write)
+        last = frame or write
+        want = model.receive(last).replies
+        bench.send(last)
+        await bench.until(lambda: not bench.wire)
+        start = bench.cycles
+        await bench.until(lambda: bool(bench.frames))
+        waited = bench.cycles - start
+        assert latency < waited < (2 * latency + 120 if frame is read else latency + 80), f"{waited} cycles"
+        await bench.idle(1000)
+        assert bench.replies() == want
+    await bench.compare()
+
+
+@cocotb.test()
+@cocotb.parametrize(kind=["read", "atomic"])
+async def test_ack_before_a_duplicate(dut, kind: str) -> None:
+    """An ACK that waits for a READ's responses is not covered by a duplicate's answer behind it."""
+    bench, rkey = await ready(dut, 100)
+    user = Traffic(await program(bench, 1, rkey, 1))
+    for _ in range(20):
+        check = Checker()
+        frames: list[Callable[[], Frame]] = [
+            lambda: user.frame(READ_REQ, b"", reth(0x1000, rkey, 700)),
+            lambda: replace(user.frame(ONLY, b"data", reth(0x12000, rkey, 4)), ack_req=True),
+            lambda: user.sent[0],
+        ]
+        await exchange(bench, user.model, user.fresh(kind), 600)
+        user.sent[:] = user.sent[-1:]
+        for make in frames:
+            frame = make()
+            check.sends(frame, user.model)
+            bench.send(frame)
+            await bench.idle(random.choice([0, 0, 30, 80]))
+        await bench.until(lambda: not bench.wire)
+        await bench.idle(1200)
+        replies = bench.replies()
+        for reply in replies:
+            check.takes(reply)
+        check.ends()
+        # nothing was in the way of the duplicate
+        assert replies[-1].opcode in (READ_ONLY, READ_LAST, ATOMIC_ACK) and replies[-1].psn != replies[-2].psn
+    await bench.compare()
+
+
+@cocotb.test()
+async def test_failures(dut) -> None:
+    """In a duplicate READ: a bus error is NAK 3, a lost region NAK 2, each with the PSN of its packet."""
+    bench, rkey = await ready(dut, 20)
+    for n, syndrome in enumerate((NAK_OP, NAK_ACC) * 2):
+        dut.fault_i.value = 0
+        model = await program(bench, 1, rkey, 2)
+        other = Traffic(await program(bench, 2, await bench.set_mr(MRN + 1, *REGION, rights=15), 2))
+        read = good(1, opcode=READ_REQ, psn=model.psn, ext=reth(0x4000, rkey, 64 * 512), ack_req=True)
+        await exchange(bench, model, read, 200)
+        skip = 4 * (n // 2)
+        again = replace(
+            read, psn=(read.psn + skip) % MOD, ext=reth(0x4000 + 512 * skip, rkey, (64 - skip) * 512)
+        )
+        want = model.receive(again).replies
+        dut.fault_i.value = syndrome == NAK_OP
+        dut.fault_beat_i.value = (0x4000 + 9 * 512) // 64
+        bench.send(again)
+        if syndrome == NAK_ACC:
+            await bench.until(lambda: len(bench.frames) >= 2)
+            await bench.set_mr(MRN, *REGION, rights=ALL_RIGHTS, valid=False)
+        bench.send(other.model and other.fresh("read"))
+        due = other.model.receive(other.sent[-1]).replies
+        await bench.until(lambda: not bench.wire)
+        await bench.idle(3000)
+        replies = bench.replies()
+        mine = [r for r in replies if r.qpi == 1]
+        assert [r for r in replies if r.qpi == 2] == due
+        good_ones = len(mine) - 1
+        assert mine[:-1] == want[:good_ones]
+        assert mine[-1] == Reply(1, ACK_OP, want[good_ones].psn, syndrome, model.msn)
+        assert syndrome == NAK_ACC or skip + good_ones == 9
+        assert int(dut.errs_o.value) == int(dut.asyncs_o.value) == n + 1
+        await bench.reset_qp(1)
+        await bench.reset_qp(2)
+        await bench.set_mr(MRN, *REGION, rights=ALL_RIGHTS)
+    await bench.compare()
+
+
+@cocotb.test()
+@cocotb.parametrize(latency=[3, 150])
+async def test_reset_in_between(dut, latency: int) -> None:
+    """A QP is reset with duplicates under way: it drains, others go on, nothing of before comes later."""
+    bench, rkey = await ready(dut, latency)
+    other, check = Traffic(await program(bench, 2, rkey, 3)), Checker()
+    for _ in range(14):
+        bench.tx_stall = random.choice([0.0, 0.8])
+        user, before = Traffic(await program(bench, 1, rkey, 1)), Checker()
+        for _ in range(6):
+            frame = user.fresh(random.choice(["read", "atomic"]))
+            before.sends(frame, user.model)
+            bench.send(frame)
+        await bench.until(lambda: not bench.wire, 5000)
+        # all atomics are executed, so that the memory is known
+        await bench.idle(200 + 20 * latency)
+        for _ in range(random.randrange(1, 14)):
+            frame = user.repeat()
+            before.sends(frame, user.model)
+            bench.send(frame)
+            frame = other.repeat() if other.sent and random.random() < 0.5 else other.fresh("write")
+            check.sends(frame, other.model)
+            bench.send(frame)
+        await bench.until(lambda: not bench.wire, 9000)
+        await bench.idle(random.randrange(200))
+        await bench.reset_qp(1, 20_000)
+        again = await program(bench, 1, rkey, 1, psn=user.model.psn)
+        for reply in bench.replies():
+            (before if reply.qpi == 1 else check).takes(reply)
+        for frame in user.sent:
+            if frame.opcode != READ_REQ:
+                assert not again.receive(frame).replies
+                bench.send(frame)
+        bench.tx_stall = 0.0
+        await bench.until(lambda: not bench.wire, 5000)
+        await bench.idle(800 + 4 * latency)
+        for reply in bench.replies():
+            assert reply.qpi == 2, f"{reply} of a QP that was reset"
+            check.takes(reply)
+        await bench.reset_qp(1)
+    check.ends()
+    assert int(dut.errs_o.value) == 0
+    await bench.compare()
