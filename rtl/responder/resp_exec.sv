@@ -226,7 +226,7 @@ module resp_exec
   assign unused_bits = (^ctx_i) ^ (^entry_q);
 
   `ifndef SYNTHESIS
-  // no PSN of the newest atomics of a QP is executed twice (wire.md 5)
+  // no PSN of the newest atomics of a QP is executed twice (wire.md 5); no simulation gets round all PSNs within so few
   psn_t             ran_q[NumQp][MaxInflight];
   logic [SlotW:0]   ran_cnt_q[NumQp];
   always_ff @(posedge clk_i or negedge rst_ni) begin
