@@ -196,4 +196,13 @@ module resp_table
 
   logic unused_bits;
   assign unused_bits = ^ctx_i;
+
+  `ifndef SYNTHESIS
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (rst_ni && entry_valid_i) begin
+      assert (in_q[entry_qpi_i] - out_q[entry_qpi_i] < place_t'(Places))
+      else $error("resp_table: an entry without a place");
+    end
+  end
+  `endif  // SYNTHESIS
 endmodule

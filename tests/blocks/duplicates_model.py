@@ -230,6 +230,9 @@ class Traffic:
                 left = random.randint(min(1, left), left)
             psn = (frame.psn + skip) % MOD
             return replace(frame, psn=psn, ext=reth(va + skip * size, rkey, left))
+        if frame.opcode > ONLY and random.random() < 0.15:
+            # a request that never was; an atomic, perhaps at the PSN of another one
+            return replace(frame, psn=(frame.psn - random.choice([1, 2, 256])) % MOD)
         return replace(frame, payload=frame.payload and random.randbytes(len(frame.payload)))
 
 
