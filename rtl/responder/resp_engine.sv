@@ -110,7 +110,7 @@ module resp_engine
   out_t         out, out_in;
   logic         exec_read, exec_done;
   qp_t          exec_qpi, exec_done_qpi;
-  index_t       exec_index, read_index;
+  index_t       read_index;
   resp_entry_t  exec_entry;
   logic [63:0]  value, done_value;
   logic [NumQp-1:0] gone;
@@ -131,7 +131,7 @@ module resp_engine
       .step_i(step), .step_last_i(step_last), .step_len_i(step_len), .drop_i(drop),
       .flush_valid_i(in_valid && in.flush), .flush_qpi_i(in.qpi),
       .stop_valid_i(in_valid && in.stop), .stop_place_i(in.place), .gone_o(gone),
-      .exec_read_i(exec_read), .exec_qpi_i(exec_qpi), .exec_index_i(exec_index), .exec_entry_o(exec_entry),
+      .exec_read_i(exec_read), .exec_qpi_i(exec_qpi), .exec_entry_o(exec_entry),
       .read_out_i(read_out_valid_i), .read_out_qpi_i, .read_out_dup_i,
       .amo_out_i(ack_taken && ack_o.atomic), .amo_out_qpi_i(ack_o.qpi), .amo_out_dup_i(out.dup)
   );
@@ -155,7 +155,7 @@ module resp_engine
       .clk_i, .rst_ni, .ctx_i, .drain_i, .drain_busy_o(busy_exec), .accept_i(accept_amo),
       .accept_qpi_i(entry_qpi_i), .look_qpi_i(amo_look_qpi_i), .look_o(amo_look_o),
       .start_valid_i(in_valid && in.start && in.atomic), .start_qpi_i(in.qpi), .start_place_i(start_place),
-      .gone_i(gone), .read_o(exec_read), .read_qpi_o(exec_qpi), .read_index_o(exec_index), .entry_i(exec_entry),
+      .gone_i(gone), .read_o(exec_read), .read_qpi_o(exec_qpi), .entry_i(exec_entry),
       .op_valid_o, .op_room_i(op_ready_i), .op_o, .amo_valid_i, .amo_ready_o, .amo_i,
       .due_valid_o(exec_due_valid), .due_ready_i(exec_due_ready), .due_o(exec_due),
       .done_valid_o(exec_done), .done_qpi_o(exec_done_qpi), .done_value_o(done_value),

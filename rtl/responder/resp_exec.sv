@@ -30,12 +30,10 @@ module resp_exec
     input  place_t           start_place_i,
     /// QPs of which nothing is executed any more
     input  logic [NumQp-1:0] gone_i,
-    /// read an entry of the table
+    /// read the next atomic of a QP from its table
     output logic             read_o,
-    /// its QP
+    /// the QP
     output qp_t              read_qpi_o,
-    /// its place
-    output index_t           read_index_o,
     /// entry, one cycle after read_o
     input  resp_entry_t      entry_i,
     /// atomic for the unit
@@ -116,7 +114,6 @@ module resp_exec
   // ------------------------------------------------------------------ one at a time to the unit, when it has room
   assign read_o       = state_q == StIdle && turn_valid && op_room_i;
   assign read_qpi_o   = turn.qpi;
-  assign read_index_o = turn.place[SlotW:0];
   mr_check i_mr_check (
       .clk_i, .rst_ni, .ctx_i, .req_valid_i(state_q == StEntry), .key_i(entry_i.rkey), .is_remote_i(1'b1),
       .right_i(RightRemAtom), .va_i(entry_i.addr), .len_i(amo_wide(entry_i.bth) ? 32'd8 : 32'd4),

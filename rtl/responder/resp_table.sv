@@ -4,7 +4,7 @@
 // their own: what comes for the first time is never refused because of them. Entries and the progress of the oldest READ
 // are memories; the positions of a QP are counters modulo twice the places.
 module resp_table
-  import rnic_pkg::*, resp_pkg::*;
+  import rnic_pkg::*, dp_pkg::*, resp_pkg::*;
 (
     /// clock
     input  logic        clk_i,
@@ -76,12 +76,10 @@ module resp_table
     input  place_t      stop_place_i,
     /// QPs of which no further entry is executed
     output logic [NumQp-1:0] gone_o,
-    /// read an entry for its execution
+    /// read an atomic for its execution
     input  logic        exec_read_i,
-    /// its QP
+    /// its QP: the next of its atomics
     input  qp_t         exec_qpi_i,
-    /// its place
-    input  index_t      exec_index_i,
     /// entry, one cycle after exec_read_i
     output resp_entry_t exec_entry_o,
     /// the last response of a READ is with the framer
@@ -107,6 +105,9 @@ module resp_table
 
   logic [4:0]       first_in_q[NumQp];   // accepted, without duplicates
   logic [4:0]       first_out_q[NumQp];  // answered, without duplicates
+  slot_t            amo_in_q[NumQp];     // atomics accepted, without duplicates
+  slot_t            amo_run_q[NumQp];    // atomics read for their execution
+  logic             amo_in;
   place_t           in_q[NumQp];     // accepted
   place_t           start_q[NumQp];  // may be executed
   place_t           issue_q[NumQp];  // issued
@@ -123,9 +124,11 @@ module resp_table
       .rd_en_i(read_i), .rd_addr_i({read_qpi_i, issue_q[read_qpi_i][SlotW:0]}), .rd_data_o(head)
   );
   assign entry_o = {head, amo_t'('0)};
-  ctx_ram #(.T(resp_entry_t), .Depth(NumQp * Places)) i_exec (
-      .clk_i, .wr_en_i(entry_valid_i), .wr_addr_i({entry_qpi_i, in_q[entry_qpi_i][SlotW:0]}), .wr_data_i(entry_i),
-      .rd_en_i(exec_read_i), .rd_addr_i({exec_qpi_i, exec_index_i}), .rd_data_o(exec_entry_o)
+  // they are executed in the order in which they are accepted
+  assign amo_in = entry_valid_i && is_atomic(entry_i.bth) && !entry_i.dup;
+  ctx_ram #(.T(resp_entry_t), .Depth(NumQp * MaxInflight)) i_exec (
+      .clk_i, .wr_en_i(amo_in), .wr_addr_i({entry_qpi_i, amo_in_q[entry_qpi_i]}), .wr_data_i(entry_i),
+      .rd_en_i(exec_read_i), .rd_addr_i({exec_qpi_i, amo_run_q[exec_qpi_i]}), .rd_data_o(exec_entry_o)
   );
   ctx_ram #(.T(rest_t), .Depth(NumQp)) i_rest (
       .clk_i, .wr_en_i(step_i && !step_last_i), .wr_addr_i(turn_qpi_i), .wr_data_i(rest_next),
@@ -151,6 +154,8 @@ module resp_table
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
+      amo_in_q    <= '{default: '0};
+      amo_run_q   <= '{default: '0};
       first_in_q  <= '{default: '0};
       first_out_q <= '{default: '0};
       in_q    <= '{default: '0};
@@ -163,6 +168,8 @@ module resp_table
       stop_at_q <= '{default: '0};
     end else begin
       if (entry_valid_i) in_q[entry_qpi_i] <= in_q[entry_qpi_i] + place_t'(1);
+      if (amo_in) amo_in_q[entry_qpi_i] <= amo_in_q[entry_qpi_i] + slot_t'(1);
+      if (exec_read_i) amo_run_q[exec_qpi_i] <= amo_run_q[exec_qpi_i] + slot_t'(1);
       if (entry_valid_i && !entry_i.dup) first_in_q[entry_qpi_i] <= first_in_q[entry_qpi_i] + 5'd1;
       if (start_valid_i) start_q[start_qpi_i] <= start_q[start_qpi_i] + place_t'(1);
       if (step_i) begin
@@ -181,6 +188,8 @@ module resp_table
         stop_at_q[flush_qpi_i] <= stop_place_i;
       end
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
+        amo_in_q[ctx_i.qpi]    <= '0;
+        amo_run_q[ctx_i.qpi]   <= '0;
         first_in_q[ctx_i.qpi]  <= '0;
         first_out_q[ctx_i.qpi] <= '0;
         in_q[ctx_i.qpi]    <= '0;
