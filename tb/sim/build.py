@@ -402,7 +402,7 @@ def elaborate(bench: Bench) -> None:
     """Parses and elaborates a bench without building it. Raises BuildError with the first cause."""
     sources = _sources(bench)
     with tempfile.TemporaryDirectory() as work:
-        cmd = ["verilator", "--lint-only", "-Wno-fatal", "-Wno-lint", "-Wno-style", *_verilate_args(bench)]
+        cmd = ["verilator", "--lint-only", *_verilate_args(bench)]
         _run([*cmd, *map(str, sources)], ROOT, Path(work) / "log", f"bench {bench.top}: verilator")
 
 

@@ -96,6 +96,7 @@ module completion_bench
   cq_t               arm_cqn, timeout_cqn, done_cqn;
   logic [NumCq-1:0]  overrun;
   logic [NumQp-1:0]  stop, unused_dead;
+  psn_t              unused_first;
   req_mark_t         unused_mark;
   async_evt_t        async_evt;
   wr_req_t           req;
@@ -140,7 +141,8 @@ module completion_bench
       .clk_i,
       .wr_en_i(entry_valid_i), .wr_qpi_i(entry_qpi_i), .wr_slot_i(entry_slot_i), .wr_entry_i(entry_new),
       .rd_en_i(entry_en), .rd_qpi_i(entry_qpi), .rd_slot_i(entry_slot), .rd_entry_o(entry),
-      .mark_en_i(1'b0), .mark_qpi_i('0), .mark_slot_i('0), .mark_o(unused_mark)
+      .mark_en_i(1'b0), .mark_qpi_i('0), .mark_slot_i('0), .mark_o(unused_mark),
+      .first_en_i(1'b0), .first_qpi_i('0), .first_slot_i('0), .first_o(unused_first)
   );
   req_fail i_fail (
       .clk_i, .rst_ni, .ctx_i(ctx), .tx_i(tx_fail), .gather_i('0), .nak_i(nak_fail), .retry_i('0), .data_i(data_fail),
