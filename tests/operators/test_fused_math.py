@@ -28,8 +28,9 @@ from pymodel.operators.fused_math import (
     swiglu,
 )
 from pymodel.operators.fused_types import Expert, FusedMap, undefined
+from pymodel.operators.w4a8 import W4A8, compensation, pack
 from tests.operators.fused_runs import arguments
-from tests.operators.golden_fused import Case, activated, quantised, requantised
+from tests.operators.golden_fused import Case, activated, product, quantised, requantised
 
 F32 = np.float32
 
@@ -55,6 +56,21 @@ def test_a_deeper_block_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_products_of_nothing() -> None:
     """No rows: no conversion, the right shape."""
     assert int8_product(np.zeros((0, 8), np.int8), np.zeros((8, 4), np.int8)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("int4", [False, True])
+def test_the_order_of_the_dequantisation(int4: bool) -> None:
+    """Bits: the accumulator times the weight scale, then times the row scale; each step rounded."""
+    rng = np.random.default_rng(7)
+    q, w = rng.integers(-127, 128, (3, 512), np.int8), rng.integers(-8, 8, (512, 64), np.int8)
+    s, token = rng.random(64).astype(F32), rng.random(3).astype(F32)
+    expert = Expert(w, s, w, s)
+    if int4:
+        expert = Expert(pack(w), s, pack(w), s, compensation(w, s), compensation(w, s))
+    expect = [product(Case(int4=int4), row, factor, w, s) for row, factor in zip(q, token, strict=True)]
+    numerics = W4A8() if int4 else W8A8()
+    assert np.array_equal(numerics.first(expert, q, token), expect)
+    assert np.array_equal(numerics.second(expert, q, token), expect)
 
 
 def test_swiglu_and_requantisation_against_the_page() -> None:
