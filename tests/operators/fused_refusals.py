@@ -467,3 +467,12 @@ VARIANTS: dict[str, tuple[Callable[..., Any], Callable[[], Call], list[Case]]] =
     "fused_deep_moe": (host.tile_fused, w8a8, RED_W8A8),
     "fused_deep_moe_w4a8": (host.tile_fused_w4a8, w4a8, RED_W4A8),
 }
+
+ONE_EACH: Call = {
+    "ep_rank_size": 8,
+    "gmm1_weight": [weight(H, N1)],
+    "gmm1_weight_scale": [np.ones(N1, F32)],
+    "gmm2_weight": [weight(N1 // 2, H)],
+    "gmm2_weight_scale": [np.ones(H, F32)],
+}
+"""Legal changes for 8 ranks with one expert each."""
