@@ -2,8 +2,8 @@
 
 Sweep: 2 to 16 ranks, ragged token counts, one token, ranks that receive nothing, all slots to one expert,
 top-k 1 to 16, up to 512 experts; bf16 and fp16; quantised and not; window mode, SHMEM mode with flags and
-with atomic counters; schedules eager, lazy, random; driver generations 1 to 3; WQE versions 1 and 2; three or
-more calls in a row without a barrier, so both halves are reused. Checks: every defined element of every output
+with atomic counters; schedules eager, lazy, random; driver generations 1 to 3; WQE versions 1 and 2; three
+calls or more without a barrier, so both halves are reused. Checks: every defined element of every output
 equals the golden, so all modes equal each other; undefined ones hold 0xA5; WQEs by rank, operator and opcode
 equal the closed form of the routing; vendor's measure for the vendor's rows. Timing: none.
 """
