@@ -20,8 +20,6 @@ from pymodel.host.ranks import RankOptions
 from pymodel.host.transport_types import MemoryRegion
 from tests.model.host_bench import ATOMIC, BLOCK, G1, G2, G3, HEAP, Bench, Faulty, connected, number
 
-HOME = "/nowhere"
-
 
 def by_hand(size: int, *parts: tuple[int, int, int]) -> bytes:
     """(offset, bytes, value) of everything that is not zero."""
@@ -148,12 +146,18 @@ def test_without_a_heap_region_the_atomic_buffer_passes_for_it() -> None:
 
 
 def test_exchanged_keys() -> None:
-    """The exported key is all zero, hence size and address 0; another key would be believed; none skips."""
+    """The exported key is all zero, hence size and address 0; another would be believed; none skips the rank.
+
+    Of several keys the one with the lowest address counts, of equal addresses the first.
+    """
     bench = Bench(3).open()
     assert bench.managers[0].query_memory_key(HEAP) == bytes(64)
     nics = bench.nics()
-    key = bytes(8) + (0x1234).to_bytes(8, "little") + (0x5678).to_bytes(8, "little") + bytes(40)
-    nics[1] = replace(nics[1], memory_keys=(key,))
+    keys = [
+        bytes(8) + addr.to_bytes(8, "little") + size.to_bytes(8, "little") + bytes(40)
+        for addr, size in ((0x1235, 1), (0x1234, 0x5678), (0x1234, 2))
+    ]
+    nics[1] = replace(nics[1], memory_keys=tuple(keys))
     nics[2] = replace(nics[2], memory_keys=())
     bench.managers[0].prepare(nics)
     raw = bench.connect(0).block()
@@ -161,7 +165,7 @@ def test_exchanged_keys() -> None:
     assert (number(raw, mr + 24, 8), number(raw, mr + 32, 8)) == (0x5678, 0x1234)
     assert number(raw, mr + 24 + 20, 4) == 0x2012
     assert not any(raw[mr + 48 : mr + 72]) and not any(raw[48 + 160 : 48 + 240]), "rank 2 has no key"
-    assert bench.managers[0].parse_memory_key(key) == (0, 0)
+    assert bench.managers[0].parse_memory_key(keys[0]) == (0, 0)
 
 
 # ---------------------------------------------------------------------- partial tables

@@ -2,8 +2,8 @@
 
 Sweep: fabrics of every kind. Stimulus: seeds; channel entities and blocks changed in memory. Checks: digests
 frozen when tables were still built directly; contexts follow the entities; the device API follows the block
-and has nothing else to read; huge heaps cost nothing. Timing: none. Does not prove that a NIC works with it: the
-platform tests do.
+and has nothing else to read; huge heaps cost nothing. Timing: none. Does not prove that a NIC works with it:
+the platform tests do.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from pymodel.host.transport_types import TransportState
 from pymodel.model import ModelBackend
 from pymodel.nic import context as nic
 from pymodel.nic.params import Csr
+from tests.model.model_programs import model_run, only
 
 G1, G2, G3 = Generation
 ONE_WAY = {
@@ -207,6 +208,25 @@ def test_the_device_api_reads_the_block_and_nothing_else(generation: Generation,
     put(24, 8, QP_INFO_ADDR + 48 + 6 * wq + cq)
     state = Pe(known, 0, core).qp(0)
     assert (state.wqn, state.cqn) == (other.qpn, other.cqn)
+
+
+def test_a_post_to_a_peer_that_was_skipped() -> None:
+    """Device page 7.3: a partial table has SQ depth 0 there; the post divides by it, as to oneself."""
+    fabric = Fabric.build(FabricConfig(n_pes=3))
+    addr, block = fabric.pes[0].contents.pop()
+    block = block.copy()
+    block[48 + 160 : 48 + 240] = 0
+    fabric.pes[0].contents.append((addr, block))
+
+    async def main(pe: Pe) -> None:
+        src = pe.alloc(8)
+        await pe.put_nbi(src, src, 8, 1)
+        await pe.quiet(1)
+        for peer in (0, 2):
+            with pytest.raises(ZeroDivisionError, match=f"post to PE {peer}, QP 0, whose SQ depth is 0"):
+                await pe.put_nbi(src, src, 8, peer)
+
+    model_run(only(0, main), fabric=fabric).run()
 
 
 def test_what_the_device_api_takes_from_a_fabric() -> None:

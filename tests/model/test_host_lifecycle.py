@@ -2,8 +2,8 @@
 
 Sweep: states x calls; each call of the driver in a whole life x failure, in each generation. Stimulus: legal
 and illegal calls; a driver that fails once. Checks: the named error; manager, driver and device memory are
-what they were before; closing never fails and leaves nothing behind. Timing: polling by a counted clock. Does not
-prove how real HCOMM fails.
+what they were before; closing never fails and leaves nothing behind. Timing: polling by a counted clock. Does
+not prove how real HCOMM fails.
 """
 
 from __future__ import annotations
