@@ -142,6 +142,10 @@ class BlockFiller:
         plan = self.plan
         own = self._read_local(channels)
         sizes = {rank: info.memories[0] for rank, info in ranks.items() if info.memories}
+        for rank in [rank for rank in sizes if not 0 <= rank < plan.rank_count]:
+            # only a role whose options nobody checked can have it; the original writes past the block then
+            log.error("rank %d: there is no rank %d of %d", plan.rank, rank, plan.rank_count)
+            del sizes[rank]
         self._put_mr(plan.rank, sizes.get(plan.rank, (0, 0)), own.lkey, own.rkey)
         remote_read = False
         for rank, memory in sizes.items():

@@ -16,7 +16,7 @@ import pytest
 from pymodel.generation import Generation
 from pymodel.host.errors import HcommError, HostError, HostErrorCode
 from pymodel.host.hcomm import ChannelEntity, ContextForm
-from pymodel.host.ranks import RankOptions
+from pymodel.host.ranks import RankOptions, Role
 from pymodel.host.transport_types import MemoryRegion
 from tests.model.host_bench import ATOMIC, BLOCK, G1, G2, G3, HEAP, Bench, Faulty, connected, number
 
@@ -166,6 +166,19 @@ def test_exchanged_keys() -> None:
     assert number(raw, mr + 24 + 20, 4) == 0x2012
     assert not any(raw[mr + 48 : mr + 72]) and not any(raw[48 + 160 : 48 + 240]), "rank 2 has no key"
     assert bench.managers[0].parse_memory_key(keys[0]) == (0, 0)
+
+
+def test_a_rank_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
+    """Prepare lets it pass for a role that is no PEER; the block has no room for it."""
+    bench = Bench(2)
+    bench.managers[0].open_device(bench.options(0, role=Role.SENDER))
+    bench.managers[0].register_memory_region(MemoryRegion(HEAP, 4096))
+    bench.open([1])
+    bench.managers[0].prepare(
+        {**bench.nics(), 2: RankOptions("tcp://10.0.0.3:1"), -1: RankOptions("tcp://1.1.1.1:1")}
+    )
+    assert bench.connect(0).block() == HAND_G1
+    assert "there is no rank 2 of 2" in caplog.text and "there is no rank -1 of 2" in caplog.text
 
 
 # ---------------------------------------------------------------------- partial tables

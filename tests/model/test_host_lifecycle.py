@@ -295,6 +295,14 @@ def test_any_other_status_is_a_failure(bad: int, place: int) -> None:
         assert [len(channels) for (channels,) in destroyed] == [2]
 
 
+def test_a_status_list_of_another_length() -> None:
+    """Two channels, one READY: not taken for both."""
+    bench = Bench(3, G2).open().prepare()
+    _statuses(bench, [0])
+    with pytest.raises(HostError, match="status of 1 channels of 2"):
+        bench.connect(0)
+
+
 def test_g1_does_not_poll() -> None:
     """Whatever the status would be."""
     bench = Bench(2, G1).open().prepare()
