@@ -278,4 +278,6 @@ def check_posts(cases: Sequence[Case], atomics: bool, counted: Counted) -> None:
             for operator, opcodes in golden.posts(case, rank, atomics).items():
                 for opcode, number in opcodes.items():
                     expected[rank, operator, opcode] += number
-    assert +counted.posts == +expected
+    got = +counted.posts
+    wrong = {key: (got[key], expected[key]) for key in got | expected if got[key] != expected[key]}
+    assert not wrong, f"WQEs (posted, of the closed form): {wrong}"

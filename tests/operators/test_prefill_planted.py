@@ -25,6 +25,7 @@ from tests.operators.golden_prefill import Case
 from tests.operators.prefill_harness import (
     check_dispatched,
     check_layers,
+    check_posts,
     dispatch,
     layer,
     make_case,
@@ -165,6 +166,20 @@ def test_a_lost_flag_in_window_mode(monkeypatch: pytest.MonkeyPatch, length: int
     monkeypatch.setattr(prefill_window, "own", own)
     with pytest.raises(HangError, match=rf"rank {TARGET}: waits for the {text}.*, from rank"):
         worlds[0].run(program)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_a_doubled_flag(monkeypatch: pytest.MonkeyPatch, flag: str) -> None:
+    """Under the eager schedule it does no harm: the number of WQEs tells."""
+
+    async def twice(held: list[tuple[int, ...]], post: Callable[..., Awaitable[None]]) -> None:
+        await post(*held[0])
+        await post(*held[0])
+
+    replace_puts(monkeypatch, FLAGS[flag], 1, twice, "put_nbi")
+    _, counted = run_layers(CASES, "shmem", False)
+    with pytest.raises(AssertionError, match=rf"\({SOURCE}, '{flag.split()[0]}', 'WRITE'\)"):
+        check_posts(CASES, False, counted)
 
 
 ADDS = {"notify": ("fetch_add", 0), "dispatch": ("fetch_add", 1), "combine": ("add", 0)}
