@@ -144,13 +144,34 @@ class Core:
         s = self.s
         self.doubt.discard(g)
         if s.q_state[g] == RTS:
-            s.q_ret[g] = s.retired(g)
+            self._retire(g)
             s.q_state[g] = ERR
             s.q_err_time[g] = since
             s.q_err_race[g] = True
             s.q_odd[g] = True
             self.stop_results(g)
             self.stop_inbound(g)
+
+    def _retire(self, g: int) -> None:
+        """Silent WQEs of a QP that goes to ERR: complete, but for those whose ACK may not have been seen.
+
+        An ACK may wait in the receive path; its WQEs flush, or have ended well.
+        """
+        s, pe, c, done = self.s, int(self.s.q_pe[g]), int(self.s.q_cq[g]), self.s.retired(g)
+        fresh = self.time - int(s.q_ack_time[g]) < SETTLE or self.path_holds(pe)
+        if done == s.q_ret[g] or not fresh:
+            s.q_ret[g] = done
+        elif c >= 0 and s.c_dead[c]:
+            # discarded or not: no CQE tells
+            s.q_ret[g] = done
+            self.loose.add((pe, int(Cnt.CQE_DISCARD)))
+
+    def path_holds(self, pe: int) -> bool:
+        """Whether packets may wait in the receive path of a PE: for memory, or for an atomic before them."""
+        s = self.s
+        if any(not e.done for queue in (s.inbound[pe], s.results[pe]) for e in queue):
+            return True
+        return any(e.kind != READ for q, queue in s.r_reads.items() if s.q_pe[q] == pe for e in queue)
 
     def stop_results(self, g: int) -> None:
         """Results of a QP in ERR: target bytes of flushed WQEs may be old or new (nic.md 6)."""
@@ -162,9 +183,7 @@ class Core:
         """Packets of a QP that leaves RTS may wait in the receive path: they are executed or dropped."""
         s, pe = self.s, int(self.s.q_pe[g])
         held = s.r_reads.get(g, ())
-        waits = any(not e.done for queue in (s.inbound[pe], s.results[pe]) for e in queue)
-        atomics = any(e.kind != READ for q, queue in s.r_reads.items() if s.q_pe[q] == pe for e in queue)
-        if not waits and not atomics and all(e.sent for e in held):
+        if not self.path_holds(pe) and all(e.sent for e in held):
             return
         self.loose |= {(pe, int(n)) for n in PACKET_COUNTERS}
         for entry in s.inbound[pe]:

@@ -322,6 +322,7 @@ class Memory(Part):
         s = self.s
         row, reads = s.row(g, idx), s.q_reads.get(g)
         s.w_land[row] += 1
+        s.q_ack_time[g] = self.core.time
         if s.w_land[row] >= s.w_np[row] and reads and idx in reads:
             reads.remove(idx)
             self.core.watch_room(int(s.q_cq[g]), self.core.time)

@@ -90,6 +90,7 @@ class Receive(Part):
         # nothing passes a READ or atomic without its answer: a retry later
         answer = self._answer_due(g)[1]
         s.q_ack[g] = min(c + (kind == 0), answer)
+        s.q_ack_time[g] = self.core.time
         if kind == 0:
             self.core.watch_room(int(s.q_cq[g]), self.core.time)
             return
@@ -149,7 +150,7 @@ class Receive(Part):
                 self.core.fail(g, idx, fault)
             return
         s.w_got[row] += 1
-        s.q_ack[g] = due + 1
+        s.q_ack[g], s.q_ack_time[g] = due + 1, self.core.time
         self.core.watch_room(int(s.q_cq[g]), self.core.time)
         if payload:
             entry = InboundWrite(g, due, va, len(payload), payload, idx, late, key)

@@ -171,6 +171,9 @@ class Batch:
         self.receive.commit(got)
         end = last_of(answered.g)
         s.q_ack[answered.g[end]] = answered.after[end]
+        s.q_ack_time[answered.g[end]] = columns.time[answered.pos[end]]
+        landed = true(results.end < FAR)
+        np.maximum.at(s.q_ack_time, results.what.g[landed], results.end_time[landed])
         end = last_of(responses.g)
         s.r_sent[responses.g[end]] = responses.c[end]
         self.answers.commit(out)

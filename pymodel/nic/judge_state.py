@@ -144,6 +144,8 @@ class State:
         #: packets acknowledged, moved where the ACK or data response arrives. It stops in front of the first
         #: response of a READ or atomic that has not arrived: an ACK never completes one of these
         self.q_ack = np.zeros(nq, np.int64)
+        #: cycle at which the newest ACK or response came, or its last bytes were in memory
+        self.q_ack_time = np.full(nq, -1 << 40, np.int64)
         #: g -> WQEs that are READs or atomics and outstanding: sent, not all result bytes in memory (w_land <
         #: w_np); in posting order. Their number is what max_rd_atomic limits and what a fence waits for. The
         #: data response that is due belongs to the first one with w_got < w_np
@@ -239,8 +241,8 @@ class State:
         self.runs: list[deque[Execution]] = [deque() for _ in range(n_pes)]
         #: the last one of each PE, answered or not
         self.last_run: list[Execution | None] = [None] * n_pes
-        #: CQs of the CQE writes without response, -1: none; and of each its flat offset (-1: none), what stood
-        #: there, what was written: a refused write leaves nothing
+        #: CQs of the CQE writes without response, -1: none; and of each its flat offset (-1: none), what
+        #: stood there, what was written: a refused write leaves nothing
         self.cqe_bursts: list[deque[int]] = [deque() for _ in range(n_pes)]
         self.cqe_slots: list[deque[tuple[int, bytes, bytes]]] = [deque() for _ in range(n_pes)]
         #: bytes that were overwritten while a READ was held, oldest first: (record, flat offset, old bytes).
@@ -322,10 +324,14 @@ class State:
         self.mr_rows[pe, index]["valid"] = False
 
     def retired(self, g: int) -> int:
-        """First WQE index that is not complete: silent ones (ce = 0) complete when they are acknowledged."""
+        """First WQE index that is not complete: silent ones (ce = 0) complete when they are acknowledged.
+
+        Also in ERR, as long as no flush tells that they were not.
+        """
         idx, pi = int(self.q_ret[g]), int(self.q_pi[g])
         acked = int(self.q_ack[g])
-        while idx < pi and self.q_state[g] == RTS:
+        good = self.q_state[g] == RTS or (self.q_err_race[g] and not self.q_flush[g])
+        while idx < pi and good:
             row = self.row(g, idx)
             if self.w_ce[row] or self.w_err[row] or not self.complete(row, acked):
                 break

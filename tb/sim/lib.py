@@ -126,6 +126,13 @@ def _view(address: int, size: int, dtype: Any) -> npt.NDArray[Any]:
     return np.frombuffer(buffer, dtype=dtype)
 
 
+#: knobs that an access waits for, with their defaults (tb/cpp/tb.h)
+_WAITS = {
+    "mem_latency": 20, "mem_latency_jitter": 0, "commit_delay": 0, "link_latency": 20,
+    "link_latency_jitter": 0, "stall_max": 8,
+}  # fmt: skip
+
+
 class SimLib:
     """The testbench of one simulation. One instance per test; ``dut`` is cocotb's top handle (its ``evt_i``
     wakes us).
@@ -151,6 +158,8 @@ class SimLib:
         self.n_pes = int(self._ctl[_Ctl.ACTIVE]).bit_count()
         self._region_bases = [[] for _ in range(self.n_pes)]
         self._regions = [[] for _ in range(self.n_pes)]
+        #: largest value of each knob so far, by PE and name
+        self._longest: dict[tuple[int, str], int] = {}
         self._ctl[_Ctl.EVENT_WAKES] = 1
 
     # --------------------------------------------------------------------------------------------------- time
@@ -430,7 +439,17 @@ class SimLib:
             return
         if not self._lib.tb_set_knob(-1 if pe is None else pe, name.encode(), value):
             raise ValueError(f"unknown knob '{name}'")
+        for one in range(self.n_pes) if pe is None else (pe,):
+            self._longest[one, name] = max(value, self._longest.get((one, name), 0))
         self._log(Op.KNOB, ALL_PES if pe is None else pe, value, data=name.encode())
+
+    def longest_wait(self, pe: int) -> int:
+        """Cycles that one access of a PE and its packet can take at most, as the knobs were so far.
+
+        An access may be under way since before a knob was lowered, so the largest value counts.
+        """
+        times = {name: self._longest.get((pe, name), usual) for name, usual in _WAITS.items()}
+        return sum(times.values()) + 7 * times["stall_max"]  # a pause on each channel on the way
 
     def set_event_wakes(self, on: bool) -> None:
         """Whether a rising event_o wakes Python (default: yes)."""

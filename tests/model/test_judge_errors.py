@@ -1,4 +1,4 @@
-"""The judge on the edges of errors: CQE writes that are refused, QPs that leave RTS with packets on their way.
+"""The judge on the edges of errors: CQE writes that are refused, QPs that leave RTS with packets under way.
 
 Stimulus: legal streams, ended by an error that the memory or the host makes.
 Checks: what memory must show afterwards, which CQEs are legal then, in both engines.
@@ -7,11 +7,13 @@ Timing: none but the order of records. Not proved here: anything about RTL.
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 
-from pymodel.nic.judge import Check, Judge, Kind
-from pymodel.nic.params import AxiId
+from pymodel.nic.judge import RECORD, Check, Judge, Kind
+from pymodel.nic.params import CMD_REG, CMD_STAGE, AxiId
 from tests.model.judge_mutants import simulate
 from tests.model.judge_stream import ATOMIC_NAMES, Sim
 
@@ -65,3 +67,66 @@ def feed(sim: Sim, rec: np.ndarray, exact: bool, cut: int) -> Judge:
         judge.feed(part, sim.side)
         judge.flush()
     return judge
+
+
+# ------------------------------------------------------------------ the way to ERR
+
+
+def to_err(judge: Judge, g: int, time: int) -> np.ndarray:
+    """Records of a modify command."""
+    new = np.zeros(2, RECORD)
+    new["kind"], new["pe"], new["time"], new["flags"] = Kind.MMIO_W, judge.state.q_pe[g], time, 0xFF
+    new["addr"], new["data"] = (CMD_STAGE + 64, CMD_REG), (2, 2 | 1 << 4 | int(judge.state.q_qpn[g]) << 8)
+    return new
+
+
+def flush(judge: Judge, sim: Sim, g: int, idx: int, time: int) -> tuple[np.ndarray, np.ndarray]:
+    """A flush CQE of a WQE in the next slot: its record, and a side buffer that has its bytes."""
+    s, c = judge.state, int(judge.state.q_cq[g])
+    number, depth, stride, v1 = int(s.c_prod[c]), int(s.c_depth[c]), int(s.c_stride[c]), s.q_version[g] == 1
+    wqe_id = idx << 3
+    body = struct.pack(
+        "<IIIIQII", 0xFF | int(s.q_qpn[g]) << 8, 0, 0, 0, time | ((wqe_id & 0xFFFF) << 48 if v1 else 0),
+        0 if v1 else (wqe_id & 0xFFFFF) << 12, (number // depth & 1) << 31,
+    )  # fmt: skip
+    addr = int(s.c_base[c]) + number % depth * stride
+    lane, row = addr & 63, body.ljust(stride, b"\0")
+    new = np.zeros(1, RECORD)
+    new["kind"], new["pe"], new["id"], new["time"] = Kind.AXI_W, s.q_pe[g], AxiId.CQE, time
+    new["addr"], new["len"], new["aux0"], new["aux1"] = addr, 1, ((1 << stride) - 1) << lane, stride
+    new["off"] = sim.side.size
+    beat = np.frombuffer((bytes(lane) + row).ljust(64, b"\0"), np.uint8)
+    return new, np.concatenate([sim.side, beat])
+
+
+@pytest.mark.parametrize("how", ["at once", "held", "long after"])
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "batch"])
+def test_ack_that_waits_in_the_receive_path(exact: bool, how: str) -> None:
+    """A QP is sent to ERR behind the ACK of a silent WQE, which may wait in the receive path: it may flush.
+
+    Just behind it, or later with payload in front of it that is not written. Else the WQE is long complete.
+    """
+    legal = how != "long after"
+    sim = simulate(seed=2, ops=("write",), silent=0.7, sizes=(40, 900), wqes=90, one_way=not legal)
+    rec, seen = sim.records, 0
+    acks = [int(i) for i in np.flatnonzero(rec["kind"] == Kind.RXPKT)
+            if sim.side[int(rec["off"][i]) % sim.side.size + 42] == 0x11]  # fmt: skip
+    for at in acks:
+        judge = feed(sim, rec[: at + 1], exact, at)
+        s, pe = judge.state, int(rec["pe"][at])
+        if how != "at once" and judge.exact.core.path_holds(pe) != legal:
+            continue
+        for g in np.flatnonzero(s.q_pe == pe).tolist():
+            silent = int(s.q_ret[g])
+            if s.q_ack_time[g] != rec["time"][at] or s.retired(g) == silent:
+                continue
+            time = int(rec["time"][at]) + (3 if how == "at once" else 5000)
+            new, side = flush(judge, sim, g, silent, time + 40)
+            judge.feed(np.concatenate([to_err(judge, g, time), new]), side)
+            judge.flush()
+            found = {f.check for f in judge.findings}
+            assert found == (set() if legal else {Check.CQE_ORDER}), judge.report()
+            seen += 1
+        if seen > 6:
+            break
+    assert seen > 2
