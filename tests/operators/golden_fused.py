@@ -285,8 +285,11 @@ class GoldenWindows:
         self.calls += 1
 
 
-def closed_form(case: Case, atomics: bool) -> tuple[int, int, int]:
-    """(WRITEs, atomics, bytes of WRITEs) of one call on all ranks, from the routing alone."""
+def closed_form(case: Case, atomics: bool, before: Case | None = None) -> tuple[int, int, int]:
+    """(WRITEs, atomics, bytes of WRITEs) of one call on all ranks, from the routing alone.
+
+    A call whose addresses differ from the one ``before`` starts with a barrier: 4 bytes a rank and round.
+    """
     copies = case.copies()
     np.fill_diagonal(copies, 0)
     rows, pairs, r = int(copies.sum()), int((copies > 0).sum()), case.ranks
@@ -295,4 +298,7 @@ def closed_form(case: Case, atomics: bool) -> tuple[int, int, int]:
     tail = 512 if case.local > 1 else 128
     writes = rows * (3 if case.local > 1 else 2) + status + flags
     size = rows * (case.hidden + tail + 2 * case.hidden) + 32 * (status + flags)
+    if before is not None and (before.max_bs, before.hidden) != (case.max_bs, case.hidden):
+        rounds = (r - 1).bit_length()
+        writes, size = writes + r * rounds, size + 4 * r * rounds
     return writes, 2 * pairs if atomics else 0, size

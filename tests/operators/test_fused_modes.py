@@ -74,7 +74,8 @@ def same_bits(one: Outcome, other: Outcome) -> None:
 def check_posts(cases: list[Case], outcome: Outcome, atomics: bool) -> None:
     """WQEs by opcode and their bytes."""
     assert outcome.run is not None
-    expect = np.sum([closed_form(case, atomics) for case in cases], axis=0)
+    pairs = zip(cases, [None, *cases[:-1]], strict=True)
+    expect = np.sum([closed_form(case, atomics, before) for case, before in pairs], axis=0)
     run = outcome.run
     assert (run.posts - run.atomics - run.reads, run.atomics, run.put_bytes) == tuple(expect)
     assert run.reads == 0
@@ -125,6 +126,7 @@ def test_variants(name: str) -> None:
         "schedule": ("eager", "lazy", "random")[number % 3],
         "generation": 1 + number // 3 % 3,
         "versions": ((2,), (1,), (1, 2))[number % 3],
+        "mtus": ((4096,), (256,), (256, 1024))[number // 2 % 3],
         "seed": number,
     }
     check_all([VARIANTS[name]], as_list=number % 2 == 1, **options)
@@ -146,6 +148,14 @@ def test_consecutive_calls(schedule: str, local: int) -> None:
         for n, b in enumerate(batches)
     ]
     check_all(cases, schedule=schedule, seed=5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_that_grow_and_shrink(seed: int) -> None:
+    """Another global_bs moves every row, also to where a slower rank still reads the call before."""
+    batches = [(1, 1, 1, 1), (3, 2, 1, 0), (1, 0, 2, 1), (4, 4, 1, 2)]
+    cases = [replace(BASE, top_k=2, batches=b, call=n) for n, b in enumerate(batches)]
+    check_all(cases, schedule="random", seed=seed)
 
 
 @pytest.mark.parametrize("local", [1, 2])
