@@ -149,6 +149,8 @@ def test_form_by_build_time(tmp_path: Any, text: str, form: ContextForm) -> None
     path.write_text(text)
     home = {"ASCEND_HOME_PATH": str(tmp_path)}
     assert env.context_form(G2, home) is form
+    if text.startswith("timestamp=20250324"):
+        assert env.hcomm_build_time(home) == 202503240000
     assert env.context_form(G1, home) is ContextForm.OLD and env.context_form(G3, home) is ContextForm.NEWEST
 
 
