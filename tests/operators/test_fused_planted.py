@@ -310,15 +310,11 @@ def test_no_barrier_where_addresses_change(monkeypatch: pytest.MonkeyPatch, kind
     batches = [(1, 1, 1, 1), (4, 4, 4, 4), (1, 2, 1, 1), (4, 4, 4, 4)]
     cases = [replace(CASES[0], call=n, top_k=3, batches=b) for n, b in enumerate(batches)]
     results = [golden(case) for case in cases]
-    red = 0
-    for seed in range(6):
-        try:
+    with pytest.raises((AssertionError, RaceError, HangError, ProtocolError)):
+        for seed in range(6):
             outcome = run_cases(cases, kind, schedule="random", seed=seed)
             for number, (case, result) in enumerate(zip(cases, results, strict=True)):
                 check_numbers(case, result, outcome, number)
-        except (AssertionError, RaceError, HangError, ProtocolError):
-            red += 1
-    assert red
 
 
 def test_calls_apart_without_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
