@@ -237,8 +237,8 @@ def _plan_combine(operator: str, inputs: Inputs) -> Executor:
     def ready() -> None:
         if not rank.combine_due:
             raise OperatorError(operator, "combine needs a dispatch since the last combine")
+        # dispatch has claimed the group
         rank.check_heap(operator, heap)
-        rank.world.claim(operator, "prefill")
 
     return Executor(operator, tiling, kernel, ready=ready, outputs=_outputs(inputs, {"x": ""}))
 
