@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pymodel.device.pe import Pe
 from tests.operators.fused_runs import KINDS, Outcome, run_cases, slow_qp
 from tests.operators.golden_fused import BF16, FP16, Case, Golden, GoldenWindows, closed_form, golden
 
@@ -214,3 +215,22 @@ def test_a_slow_qp(monkeypatch: pytest.MonkeyPatch, kind: str, peer: int) -> Non
     outcome = run_cases(cases, kind, schedule="random", seed=peer)
     same_bits(run_cases(cases), outcome)
     check_posts(cases, outcome, kind == "atomics")
+
+
+def test_where_flags_are_sent_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count words: a slot per (peer, expert) and parity; combine flags: two constants; peers in turn."""
+    sent: list[tuple[int, int, int]] = []
+    original = Pe.put_nbi
+
+    async def put_nbi(self: Pe, dst: int, src: int, nbytes: int, peer: int, qp_idx: int = 0) -> None:
+        if self.rank == 1:
+            sent.append((src - self.heap_base, nbytes, peer))
+        await original(self, dst, src, nbytes, peer, qp_idx)
+
+    monkeypatch.setattr(Pe, "put_nbi", put_nbi)
+    run_cases([replace(BASE, ids="none", call=n) for n in range(4)], "flags")
+    per_call = [sent[n : n + 9] for n in range(0, len(sent), 9)]
+    for number, puts in enumerate(per_call):
+        counts = [((516 << 10) + (number & 1) * 512 * 32 + e * 32, 32, e // 2) for e in (4, 5, 6, 7, 0, 1)]
+        flag = (512 << 10) + (0 if number & 1 else 32)
+        assert puts == [*counts, (flag, 32, 2), (flag, 32, 3), (flag, 32, 0)]
