@@ -297,7 +297,7 @@ class Receive(Part):
         s, op, size = self.s, got.opcode, len(got.payload)
         start = op in (frames.WRITE_FIRST, frames.WRITE_ONLY)
         last = op in (frames.WRITE_LAST, frames.WRITE_ONLY)
-        if bool(s.r_open[g]) == start or not s.qp_ctx[g].rem_write:
+        if bool(s.r_open[g]) == start or not s.q_write[g]:
             return 1
         mtu = int(s.q_mtu[g])
         va, key = int.from_bytes(got.ext[:8], "big"), int.from_bytes(got.ext[8:12], "big")

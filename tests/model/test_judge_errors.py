@@ -8,10 +8,13 @@ Timing: none but the order of records. Not proved here: anything about RTL.
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pymodel.nic import judge_frames as frames
+from pymodel.nic.context import CmdObj, CmdOp, QpContext, command_writes
 from pymodel.nic.judge import RECORD, Check, Judge, Kind
 from pymodel.nic.params import CMD_REG, CMD_STAGE, AxiId
 from tests.model.judge_mutants import simulate
@@ -130,3 +133,85 @@ def test_ack_that_waits_in_the_receive_path(exact: bool, how: str) -> None:
         if seen > 6:
             break
     assert seen > 2
+
+
+# ------------------------------------------------------------------ contexts that change
+
+
+def commands(judge: Judge, g: int, *steps: tuple[CmdOp, QpContext | None]) -> np.ndarray:
+    """Records of commands to a QP; a modify goes to RTS."""
+    s, writes = judge.state, []
+    for op, ctx in steps:
+        words = ctx.stage_words() if ctx else []
+        if words and op == CmdOp.MODIFY:
+            words[8] = 1
+        writes += command_writes(op, CmdObj.QP, int(s.q_qpn[g]), words)
+    new = np.zeros(len(writes), RECORD)
+    new["kind"], new["pe"], new["time"], new["flags"] = Kind.MMIO_W, s.q_pe[g], s.cycle + 10_000, 0xFF
+    new["addr"], new["data"] = [a for a, _ in writes], [d for _, d in writes]
+    return new
+
+
+def write_packet(judge: Judge, sim: Sim, g: int) -> Judge:
+    """The peer's next WRITE of 8 bytes arrives."""
+    s, peer = judge.state, int(judge.state.q_peer[g])
+    pe = int(s.q_pe[g])
+    key = s.mrs[pe][sim.mr_index[pe]]
+    reth = struct.pack(">QII", key.base + 64, key.rkey(sim.mr_index[pe]), 8)
+    psn = int(s.r_exp[g] + s.q_rq_psn[g]) & 0xFFFFFF
+    frame = frames.build(s.flows[peer], frames.WRITE_ONLY, psn, 1, reth, bytes(8))
+    new = np.zeros(1, RECORD)
+    new["kind"], new["pe"], new["time"], new["len"] = Kind.RXPKT, pe, s.cycle + 1, len(frame)
+    judge.feed(new, np.frombuffer(frame, np.uint8))
+    judge.flush()
+    return judge
+
+
+def due(judge: Judge) -> set[Check]:
+    """What the judge waits for."""
+    return {f.check for f in judge.exact.outstanding()}
+
+
+def test_contexts_as_programmed_again() -> None:
+    """Rights, limits, PSNs, MTU and ring of a new context hold; those of a refused command do not."""
+    sim = simulate(seed=3, ops=("write",), wqes=20)
+
+    def after(*steps: tuple[CmdOp, QpContext | None]) -> Judge:
+        judge = feed(sim, sim.records, True, sim.records.size - 2)
+        judge.feed(commands(judge, 0, *steps), sim.side)
+        judge.flush()
+        assert not judge.findings, judge.report()
+        return judge
+
+    old = after().state.qp_ctx[0]
+    new = replace(
+        old, rem_write=False, rem_read=False, max_rd_atomic=3, max_dest_rd_atomic=5, sq_psn=77, rq_psn=99,
+        mtu_code=old.mtu_code % 5 + 1, ttl=9, sq_depth=old.sq_depth // 2,
+    )  # fmt: skip
+    judge = after((CmdOp.RESET, None), (CmdOp.SET, new))
+    s = judge.state
+    assert (s.q_write[0], s.q_read[0], s.q_max_rd[0], s.r_max_rd[0]) == (False, False, 3, 5)
+    assert (s.q_sq_psn[0], s.q_rq_psn[0], s.q_mtu[0], s.q_depth[0]) == (77, 99, new.mtu, new.sq_depth)
+    assert s.flows[0].ttl == 9
+    assert due(write_packet(judge, sim, 0)) == {Check.NAK_MISSING}, "a WRITE that has no right any more"
+    # set without a reset before it, and a context that is not good: refused
+    for steps in (((CmdOp.SET, new),), ((CmdOp.RESET, None), (CmdOp.SET, replace(new, mtu_code=7)))):
+        judge = after(*steps)
+        assert judge.state.qp_ctx[0] == old and judge.state.q_write[0]
+    # modify changes rights and headers, and neither limits nor PSNs
+    judge = after((CmdOp.MODIFY, new))
+    s = judge.state
+    assert not s.q_write[0] and s.flows[0].ttl == 9 and s.r_max_rd[0] == old.max_dest_rd_atomic
+    assert s.q_rq_psn[0] == old.rq_psn and s.q_state[0] == 1
+    assert due(write_packet(judge, sim, 0)) == {Check.NAK_MISSING}
+    assert Check.NAK_MISSING not in due(write_packet(after(), sim, 0)), "the control"
+
+
+def test_a_deeper_ring() -> None:
+    """A context with a deeper ring than any before gets rows of its own."""
+    sim = simulate(seed=3, ops=("write",), wqes=20)
+    judge = feed(sim, sim.records, True, sim.records.size - 2)
+    s, rows = judge.state, judge.state.w_first.size
+    s.set_qp(0, replace(s.qp_ctx[0], sq_depth=2048))
+    assert s.q_mask[0] + 1 == 4096 and s.q_row[0] == rows and s.w_err.size == rows + 4096
+    assert s.q_sorted == sorted(s.q_sorted)
