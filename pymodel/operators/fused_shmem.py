@@ -217,6 +217,7 @@ class _Call:
                 await self.pe.store(there, count_words[expert])
             else:
                 await self.pe.put_nbi(there, sources + expert * FLAG_BYTES, FLAG_BYTES, dst)
+                self.pe.count("flags")
 
     async def receive_counts(self, words: int, polarity: Polarity) -> NDArray[np.int64]:
         """Rows [El, R] that come from each rank for each local expert."""
@@ -331,6 +332,7 @@ class _Call:
                 await pe.store(self.exp + places.flag(half, me), pe.memory(flag, FLAG_BYTES))
             else:
                 await pe.put_nbi(self.exp + places.flag(half, me), flag, FLAG_BYTES, dst)
+                pe.count("flags")
 
     async def await_flags(self, half: int, polarity: Polarity) -> None:
         """The other ranks' combine flags have come."""
