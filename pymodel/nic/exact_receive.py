@@ -9,7 +9,7 @@ from pymodel.formats.cqe import CqeError
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
-from pymodel.nic.exact_core import NEVER, PACKET_COUNTERS, SETTLE, Core, Part, signed24
+from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, signed24
 from pymodel.nic.exact_memory import Memory
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import ATOMIC, InboundWrite, Request
@@ -36,6 +36,7 @@ class Receive(Part):
     def packet(self, r: Any) -> None:
         """A frame arrived."""
         s, pe, time = self.s, int(r["pe"]), self.core.time
+        s.rx_frames[pe] += 1
         got = frames.receive(self.core.bytes_of(r, int(r["len"])), s.pes[pe].mac, s.pes[pe].ip)
         if isinstance(got, Cnt):
             self.count(pe, got)
@@ -49,7 +50,7 @@ class Receive(Part):
         late = bool(s.q_state[g] != RTS or (s.q_bad[g] >= 0 and s.retired(g) >= s.q_bad[g]))
         late |= g in self.core.doubt
         if late:
-            self.core.loose |= {(pe, int(n)) for n in PACKET_COUNTERS}
+            self.core.open_counters(pe, 1)
         if got.src_ip != s.flows[g].dst_ip:
             self.count(pe, Cnt.DROP_IP_SRC)
         elif got.opcode not in frames.RESPONSES:
@@ -122,7 +123,7 @@ class Receive(Part):
         row = s.row(g, idx)
         if s.w_err[row]:
             # behind a response that failed: dropped, how it is counted is open
-            self.core.loose |= {(pe, int(n)) for n in (Cnt.DROP_RESPONSE, Cnt.RX_PACKET)}
+            self.core.open_counters(pe, 1, (Cnt.DROP_RESPONSE, Cnt.RX_PACKET))
             return
         self.count(pe, Cnt.RX_PACKET)
         at, atomic = int(s.w_got[row]) * int(s.q_mtu[g]), s.w_kind[row] == ATOMIC
@@ -252,7 +253,7 @@ class Receive(Part):
         if going:
             request.contested_key = True
             self.core.doubt.add(g)
-            self.core.loose.add((pe, int(Cnt.READ)))
+            self.core.open_counters(pe, 1, (Cnt.READ,))
         if not read:
             request.operands = frames.operands_of(got.opcode, got.ext)
         s.r_reads.setdefault(g, deque()).append(request)

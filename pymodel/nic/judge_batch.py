@@ -165,6 +165,7 @@ class Batch:
 
         # ---- all is regular: move the state
         settle(s, new.g, new.idx)
+        s.rx_frames += np.bincount(part[Kind.RXPKT, 0].pe, minlength=len(s.pes))
         end = last_of(fetched.g)
         s.q_fetch[fetched.g[end]] = fetched.after[end]
         self.transmit.commit(sent)

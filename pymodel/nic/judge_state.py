@@ -232,6 +232,7 @@ class State:
         #: For READ payload that is older than golden memory at the packet's departure
         self.overwritten: list[deque[tuple[int, int, bytes]]] = [deque() for _ in range(n_pes)]
         self.counters = np.zeros((n_pes, 64), np.int64)
+        self.rx_frames = np.zeros(n_pes, np.int64)  # frames received
         self.asyncs: list[list[tuple[int, int]]] = [[] for _ in range(n_pes)]
         self.cq_wait = [params.cq_wait] * n_pes
         self.stage = np.zeros((n_pes, 16), np.uint64)

@@ -16,8 +16,8 @@ import pytest
 from pymodel.nic import judge_frames as frames
 from pymodel.nic.context import CmdObj, CmdOp, QpContext, command_writes
 from pymodel.nic.judge import RECORD, Check, Judge, Kind
-from pymodel.nic.params import CMD_REG, CMD_STAGE, AxiId
-from tests.model.judge_mutants import simulate
+from pymodel.nic.params import CMD_REG, CMD_STAGE, AxiId, Cnt
+from tests.model.judge_mutants import end, simulate
 from tests.model.judge_stream import ATOMIC_NAMES, Sim
 
 MIX = ("write", "read", *ATOMIC_NAMES)
@@ -215,3 +215,32 @@ def test_a_deeper_ring() -> None:
     s.set_qp(0, replace(s.qp_ctx[0], sq_depth=2048))
     assert s.q_mask[0] + 1 == 4096 and s.q_row[0] == rows and s.w_err.size == rows + 4096
     assert s.q_sorted == sorted(s.q_sorted)
+
+
+# ------------------------------------------------------------------ counters that a race leaves open
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "batch"])
+def test_open_counters_have_bounds(exact: bool) -> None:
+    """Packets that meet a change to ERR move one counter or another: so many, and their sum is known."""
+    sim = simulate(seed=5, ops=MIX, one_way=True, faults={(0, 1, 20): "read:rkey"}, sizes=(40, 4000))
+    judge = feed(sim, sim.records, exact, sim.records.size - 2)
+    pe, most = 1, judge.exact.core.open_packets[1]
+    assert judge.exact.loose and 0 < most < 100
+    assert judge.state.rx_frames[pe] == np.count_nonzero(
+        (sim.records["kind"] == Kind.RXPKT) & (sim.records["pe"] == pe)
+    )
+
+    def found(**by: int) -> bool:
+        counters = [list(c) for c in sim.counters]
+        for name, n in by.items():
+            counters[pe][Cnt[name]] += n
+        judge = feed(sim, sim.records, exact, sim.records.size - 2)
+        counts = end(judge, sim, counters).counts
+        assert set(counts) <= {Check.COUNTER}
+        return bool(counts)
+
+    moved = min(most, sim.counters[pe][Cnt.DROP_QP])
+    assert moved and not found() and not found(DROP_QP=-moved, RX_PACKET=moved)
+    assert found(DROP_QP=-moved), "their sum"
+    assert found(RX_PACKET=3 * most + 200, DROP_QP=-3 * most - 200), "more than there were"
