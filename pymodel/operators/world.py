@@ -15,6 +15,7 @@ from pymodel.generation import Generation
 from pymodel.host.config import HEAP_SYNC_BYTES, FabricConfig
 from pymodel.host.table import Fabric
 from pymodel.model import Schedule
+from pymodel.operators import checks
 from pymodel.operators.common import OperatorError
 from pymodel.operators.heap import HeapLayout, counter_offset
 from pymodel.operators.window import Window, poll, run_window
@@ -115,7 +116,8 @@ class World:
     """``ranks`` ranks in one HCCL group, whose name is `group_ep`.
 
     ``mode``: "window" (plain memory) or "shmem" (device programs over RDMA). ``signalling`` (SHMEM mode):
-    completion by ordered flag WRITEs or by remote atomic counters. ``hccl_buffsize``: window size in MB.
+    completion by ordered flag WRITEs or by remote atomic counters. ``hccl_buffsize``: window size in MB, by
+    default what HCCL_BUFFSIZE says.
     ``heap`` (SHMEM mode): its layout. ``generation``, ``versions``: driver and formats. ``schedule``: of the
     golden NICs when `run` runs over them. One group serves one family of operators: prefill and fused words
     overlap (operators page, section 7).
@@ -128,7 +130,7 @@ class World:
         *,
         signalling: Signalling = "flags",
         generation: int = 1,
-        hccl_buffsize: int = 200,
+        hccl_buffsize: int | None = None,
         heap: HeapLayout | None = None,
         seed: int = 0,
         versions: Sequence[int] = (2,),
@@ -137,6 +139,7 @@ class World:
         schedule: Schedule = "eager",
         options: DeviceOptions | None = None,
     ) -> None:
+        hccl_buffsize = checks.hccl_buffsize(hccl_buffsize)
         if mode == "shmem" and heap is None:
             raise ValueError("SHMEM mode needs the heap's layout (HeapLayout.prepare)")
         if heap is not None and heap.win_size != hccl_buffsize << 20:
