@@ -71,9 +71,12 @@ class Bench:
         self._packets = 0  # packets are counted anew
 
     async def run(
-        self, packets: list[tuple[int, bytes]]
+        self, packets: list[tuple[int, bytes]], before: int = 0
     ) -> tuple[list[Sent], dict[int, list[tuple[int, bytes]]]]:
-        """Sends (PE, frame), at most SLOTS a PE, until the link is empty; gives what was sent and arrived."""
+        """Sends (PE, frame), at most SLOTS a PE, until the link is empty; gives what was sent and arrived.
+
+        ``before``: packets that were sent since the last call in another way.
+        """
         lib, slot = self.lib, [0, 0]
         for pe, data in packets:
             lib.store(pe, SRC + slot[pe] * 4096, data)
@@ -84,7 +87,7 @@ class Bench:
         quiet = 0
         while quiet < 2:
             await lib.cycles(100)
-            idle = len(sent) == len(packets) and not any(lib.link_pending(pe) for pe in range(2))
+            idle = len(sent) == len(packets) + before and not any(lib.link_pending(pe) for pe in range(2))
             quiet = quiet + 1 if idle else 0
             records = lib.drain()
             for r in records:

@@ -43,6 +43,7 @@ async def test_every_action_and_condition(dut, part: int) -> None:
     bench = await Bench.start(dut)
     rng = seeded()
     hits: Counter[str] = Counter()
+    spared: Counter[str] = Counter()
     for action in ACTIONS[part::4]:
         for condition in ["any", *conditions(bench.lib.cycle)]:
             bench.seed(int(rng.integers(1 << 32)))
@@ -53,10 +54,12 @@ async def test_every_action_and_condition(dut, part: int) -> None:
             log = await bench.checked(rules, traffic(rng, 50))
             faults = sum(counts(log).values())
             assert counts(log)[rules[0].action.name.lower()] == faults
-            assert faults < 50 or condition == "any", f"{condition}: {action}"
-            hits[word if condition not in CONDITIONS else condition] += faults
+            name = condition if condition in CONDITIONS else word
+            hits[name] += faults
+            spared[name] += 50 - faults
     # one action may find nothing to do (an ACK has no payload), all of them not
     assert len(hits) == len(CONDITIONS) + 4 and all(hits.values()), hits
+    assert all(count for name, count in spared.items() if name != "any"), spared
 
 
 @cocotb.test()
@@ -146,7 +149,7 @@ async def test_a_wrong_log_is_found(dut) -> None:
 
 @cocotb.test()
 @cocotb.parametrize(
-    rule=["every 1/3: drop", "every 2nd: corrupt 4 bits", "every 2nd: corrupt 2 bytes", "truncate"]
+    rule=["every 1/3: drop", "every 7th: corrupt 4 bits", "every 2nd: corrupt 2 bytes", "truncate"]
 )
 async def test_seeds(dut, rule: str) -> None:
     """The same seed and packets give the same faults in every field but time; another seed gives others."""
@@ -154,11 +157,8 @@ async def test_seeds(dut, rule: str) -> None:
     packets = traffic(seeded(), 150)
     logs = []
     for seed, again in ((5, False), (5, True), (6, False), (5, False)):
-        if again:  # seeded with the rule in place
-            bench.lib.set_faults(rule)
-            bench.seed(seed)
-        else:
-            bench.seed(seed)
+        bench.seed(seed)
+        if not again:  # else the rule of the last turn stays and begins anew
             bench.lib.set_faults(rule)
         # one PE at a time: with both the order of their packets could differ between runs
         await bench.run([p for p in packets if p[0] == 0])
@@ -167,7 +167,7 @@ async def test_seeds(dut, rule: str) -> None:
         for name in ("time", "record", "sent", "rule"):
             log[name] = 0
         logs.append(log.tobytes())
-    assert logs[0] == logs[1] == logs[3] and len(logs[0]) > 30 * 128
+    assert logs[0] == logs[1] == logs[3] and len(logs[0]) > 15 * 128
     assert logs[0] != logs[2]
 
 
@@ -267,6 +267,15 @@ async def test_held_packets(dut) -> None:
         (arrived,) = records[records["kind"] == Kind.RXPKT]
         assert (hold["action"], goes["action"], goes["amount"]) == (Action.REORDER, Action.RELEASE, 0)
         assert goes["time"] == hold["time"] + within and goes["time"] < arrived["aux0"] <= goes["time"] + 3
+    # without rules, later packets still count
+    lib.set_faults("qp 9: reorder 2 within 1ms")
+    lib.store(0, SRC, data)
+    lib.mmio_write(0, DOORBELL, len(data) << 48 | SRC)
+    await lib.cycles(150)
+    lib.set_faults([])
+    others = [(0, frame(1, 0x0A, 1, n, b"", rng)) for n in range(3)]
+    got = (await bench.run(others, before=1))[1][1]
+    assert [d for _, d in got] == [others[0][1], others[1][1], data, others[2][1]]
 
 
 @cocotb.test()
