@@ -7,8 +7,8 @@ behind that; RESET and SET of the other QP, with the PSN that the waiting packet
 WRITEs of six QPs on their way, both ends of all reset at a random time, then set with other PSNs and used.
 And a READ whose responses wait in gather while its QP is reset, and a WRITE behind it.
 Checks: the reset takes as long as the packet waits; it is not executed by the QP as it is set again, which
-works. Under traffic: no byte of the heap changes behind the resets; later WQEs complete well. The judge's in all.
-Timing: none. Not proved: packets that arrive while a reset waits.
+works. Under traffic: no byte of the heap changes behind the resets; later WQEs complete well.
+The judge takes part in all. Timing: none. Not proved: packets that arrive while a reset waits.
 """
 
 from __future__ import annotations
