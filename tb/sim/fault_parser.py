@@ -232,7 +232,7 @@ class _Parser:
     def _corrupt(self) -> dict[str, Any]:
         amount = self.number("a number of bits or bytes", 1, MAX_EDITS)
         unit = self.word("a unit", ("bit", "bits", "byte", "bytes"))
-        found = {"amount": amount, "bytes": unit.startswith("byte")}
+        found: dict[str, Any] = {"amount": amount, "bytes": unit.startswith("byte")}
         if self.take("of", "in"):
             found["region"] = self.word("a part of the frame", REGIONS)
         else:
