@@ -115,3 +115,57 @@ def test_a_bad_run_is_an_error() -> None:
 
     with pytest.raises(WorldError, match="missing quiet"):
         World(2, hccl_buffsize=1, heap=heap()).run(program)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "changes"),
+    [(0, {}), (-1, {}), (2, {"mode": "windows"}), (2, {"signalling": "atomic"}), (2, {"mode": "SHMEM"})],
+)
+def test_no_such_world(ranks: int, changes: dict[str, str]) -> None:
+    """A word that is none of the modes or variants would be one of them quietly."""
+    with pytest.raises(ValueError, match=f"no world of {ranks} ranks, mode '"):
+        World(ranks, **{"mode": "window", "hccl_buffsize": 1, **changes})  # type: ignore[arg-type]
+
+
+async def stumbles(rank: Rank) -> None:
+    """A barrier, a byte into the own window, then rank 1 fails while the others wait for it."""
+    await rank.barrier()
+    if rank.world.mode == "window":
+        rank.windows[rank.rank].exp[5] = 7
+    if rank.rank == 1:
+        raise KeyError("planted")
+    await rank.barrier()
+
+
+def test_failed_run_leaves_nothing() -> None:
+    """Window mode: the error names its rank; the next run finds new windows and barriers that hold."""
+    world = World(3, "window", hccl_buffsize=1)
+    with pytest.raises(KeyError, match="planted") as caught:
+        world.run(stumbles)
+    assert caught.value.__notes__ == ["in rank 1"]
+    assert not any(window.exp.any() for window in world.windows)
+    for _ in range(2):
+        assert world.run(waits_for_all) == [10, 20, 0]
+        with pytest.raises(
+            HangError, match=r"rank 0: waits for the barrier(?s:.*)rank 1: waits for the barrier"
+        ):
+            world.run([waits_for_all, waits_for_all, leaves])
+
+
+async def leaves(rank: Rank) -> None:
+    """Comes to no barrier."""
+
+
+def test_runs_do_not_meet() -> None:
+    """SHMEM mode: the ranks of a run are not those of the run before; nobody is compared with the past."""
+    world = World(2, heap=heap(1), hccl_buffsize=1)
+    seen: list[set[int]] = []
+
+    async def look(rank: Rank) -> None:
+        seen.append({id(one.device.fabric) for one in world.members})
+        await rank.barrier()
+        assert {one.rank for one in world.members} == {0, 1}
+
+    for _ in range(2):
+        world.run(look)
+    assert [len(one) for one in seen] == [1, 1, 1, 1] and seen[0] != seen[3]
