@@ -18,6 +18,7 @@ PES = 16
 @cocotb.test()
 @cocotb.parametrize(signalling=["flags", "atomics"], quant=[False, True], ranks=[8, 16])
 @pytest.mark.long
+@pytest.mark.sim_timeout(1800)
 async def test_layer(dut, signalling, quant, ranks):
     """One layer; 8 ranks leave the other NICs in reset."""
     layer = PrefillLayer(LayerSizes(ranks, quant=quant, hccl_buffsize=640), signalling, 7, 1)

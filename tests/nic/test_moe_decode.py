@@ -78,6 +78,7 @@ async def test_calls(dut, signalling, version, experts):
 @cocotb.test()
 @cocotb.parametrize(signalling=["flags", "atomics"])
 @pytest.mark.long
+@pytest.mark.sim_timeout(900)
 async def test_full_width(dut, signalling):
     """h 7168, N1 4096, 16 experts, batch 16 (programs page, section 6)."""
     layer = DecodeLayer(DecodeSizes(PES), signalling, 9, 2)

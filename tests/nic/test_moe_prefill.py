@@ -96,6 +96,7 @@ async def test_small_rings(dut, signalling):
 @cocotb.test()
 @cocotb.parametrize(signalling=["flags", "atomics"], quant=[False, True])
 @pytest.mark.long
+@pytest.mark.sim_timeout(900)
 async def test_full_width(dut, signalling, quant):
     """h 7168 on 4 ranks, as `make sim` runs it, also without quantisation."""
     layer = PrefillLayer(LayerSizes(PES, quant=quant, hccl_buffsize=640), signalling, 5, 2)
