@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
+from math import ceil
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -24,10 +25,11 @@ from pymodel.operators.checks_fused import (
 )
 from pymodel.operators.checks_notify import LAYOUT, NOTIFY, tile_dispatch_layout, tile_notify
 from pymodel.operators.checks_prefill import COMBINE, DISPATCH, tile_combine, tile_dispatch
-from pymodel.operators.common import OperatorError, Tiling
+from pymodel.operators.common import MB, OperatorError, Tiling
 from pymodel.operators.fused_types import FusedArgs
 from pymodel.operators.heap import HeapLayout
 from pymodel.operators.layout import dispatch_layout
+from pymodel.operators.prefill_rows import NOTIFY_DATA, NOTIFY_HALF
 from pymodel.operators.world import Rank, resolve
 
 Family: TypeAlias = Literal["prefill", "fused"]
@@ -156,6 +158,15 @@ def _plan_notify(operator: str, inputs: Inputs) -> Executor:
     counts = inputs["token_per_expert_data"]
     if counts.dtype != np.int32:
         raise OperatorError(operator, f"no kernel for tokenPerExpertData of {counts.dtype.name}.")
+
+    # tiling asks for the flags and one slice only; slices stand behind the flags of the upper half
+    reach = (NOTIFY_HALF + NOTIFY_DATA + counts.nbytes * 3) / MB
+    if reach > rank.world.hccl_buffsize:
+        raise OperatorError(
+            operator,
+            f"HCCL_BUFFSIZE is too SMALL, the halves need {ceil(reach)}MB, "
+            f"but got HCCL_BUFFSIZE={rank.world.hccl_buffsize}MB.",
+        )
 
     def kernel() -> Awaitable[Any]:
         return kernels("prefill", rank).notify(rank, counts, inputs["num_tokens"])  # type: ignore[no-any-return]

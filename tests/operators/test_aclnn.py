@@ -363,3 +363,18 @@ def test_heap(operator: str, what: str, kernels: Kernels) -> None:
             text = not_started(operator, world, kernels)
             assert ("the heap was prepared for less" in text) if what != "heap" else ("are needed" in text)
     assert len(kernels.seen) == 1
+
+
+def test_notify_alone_needs_both_halves(kernels: Kernels) -> None:
+    """Tiling asks for 2 MB and a slice (4.1); the slices of the upper half end at 104 MB and 12 E bytes."""
+    for size, good in [(3, False), (104, False), (105, True)]:
+        small = World(RANKS, "window", hccl_buffsize=size)
+        small.members = [Rank(small, rank) for rank in range(RANKS)]
+        if good:
+            call("notify_dispatch", small)
+        else:
+            text = refused("notify_dispatch", small)
+            assert (
+                text == f"HCCL_BUFFSIZE is too SMALL, the halves need 105MB, but got HCCL_BUFFSIZE={size}MB."
+            )
+    assert len(kernels.seen) == 1

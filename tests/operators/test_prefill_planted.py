@@ -8,6 +8,8 @@ golden differs, a counter is out of its range. Timing: none. Does not prove: fau
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -127,12 +129,16 @@ def replace_add(monkeypatch: pytest.MonkeyPatch, kind: str, times: int) -> None:
 
 @pytest.mark.parametrize("kind", ADDS)
 def test_a_lost_add(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """A counter does not tell whose add is missing: the hang names the rank, the counter and its value."""
+    """A counter does not tell whose add is missing: the hang names it, its value and what each peer adds."""
     replace_add(monkeypatch, kind, 0)
-    with pytest.raises(
-        HangError, match=rf"PE {TARGET}: waits for the {kind} counter of parity 0 to become \d"
-    ):
+    names = (
+        rf"PE {TARGET}: waits for the {kind} counter of parity 0 to become (\d+) \(.*?by rank: ({{.*?}})\)"
+    )
+    with pytest.raises(HangError, match=names) as hang:
         check(signalling="atomics")
+    expected, parts = re.search(names, str(hang.value)).groups()  # type: ignore[union-attr]
+    by_rank = literal_eval(parts)
+    assert sum(by_rank.values()) == int(expected) and TARGET not in by_rank
 
 
 @pytest.mark.parametrize("kind", ADDS)
