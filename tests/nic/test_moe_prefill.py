@@ -62,7 +62,7 @@ def check_posts(layer: PrefillLayer, result: RunResult) -> None:
     got["WRITE"] = result.posts - result.reads - result.atomics
     assert got == want
     flags = want["WRITE"] - sum(
-        int((i.topk_idx // (layer.sizes.experts // PES) != rank).sum())
+        int((i.topk_idx // (layer.sizes.experts // layer.sizes.ranks) != rank).sum())
         for inputs in layer.inputs
         for rank, i in enumerate(inputs)
     )
