@@ -32,7 +32,7 @@ sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TE
 	  $(if $(filter 1,$(PCAP)),--pcap) $(if $(filter 1,$(TIMELINE)),--timeline) --window "$(WINDOW)"
 
 .PHONY: test
-test: $(STAMP) ## the tests, at most 15 minutes; JOBS=n SEED=n TEST=expression
+test: $(STAMP) ## the tests, at most 20 minutes; JOBS=n SEED=n TEST=expression
 	@mkdir -p build/test
 	@$(PY) -m pytest -n $(JOBS) -m "not long" --run-seed $(SEED) --hypothesis-seed $(SEED) \
 	  --junitxml=build/test/junit.xml $(if $(TEST),-k "$(TEST)")

@@ -118,7 +118,7 @@ FAULTS = [
         "1'b0",
     ),
     # ---- requester
-    Fault("psn-step-zero-length", "requester/tx_cut.sv", "if («len_i == '0») num = (LenW + 1)'(1);", "1'b0"),
+    Fault("psn-step-zero-length", "requester/tx_cut.sv", "if («left == '0») num = (LenW + 1)'(1);", "1'b0"),
     Fault(
         "cut-last-at-mtu", "requester/tx_cut.sv", "last      = («left <= LenW'(mtu)»);", "left < LenW'(mtu)"
     ),
@@ -150,7 +150,12 @@ FAULTS = [
         "1'b0",
     ),
     Fault("in-flight-unbounded", "requester/tx_sched.sv", ">= «5'(MaxInflight)»);", "5'd31"),
-    Fault("read-takes-one-psn", "requester/tx_sched.sv", "psn: send ? psn_q[lane_q] + «step» :", "psn_t'(1)"),
+    Fault(
+        "read-takes-one-psn",
+        "requester/tx_sched.sv",
+        "assign psn_next     = send ? psn_q[lane_q] + «step» :",
+        "psn_t'(1)",
+    ),
     Fault(
         "read-ends-at-first-data",
         "requester/ack_track.sv",
@@ -168,6 +173,18 @@ FAULTS = [
         "requester/tx_form.sv",
         "«op_atomic4(wqe_i.opcode)» ? ExpAmo4",
         "1'b0",
+    ),
+    Fault(
+        "fence-ignored",
+        "requester/tx_gate.sv",
+        "assign rd_ok       = («!fence_i || outstanding == '0») && (!fetches_i",
+        "1'b1",
+    ),
+    Fault(
+        "read-limit-ignored",
+        "requester/tx_gate.sv",
+        "&& (!fetches_i || «outstanding < keep.max_rd»);",
+        "1'b1",
     ),
     # ---- completion
     Fault("cqe-owner-of-next-index", "completion/cq_state.sv", ": {9'd0, «pos.pi»};", "(pos.pi + 23'd1)"),
@@ -201,7 +218,7 @@ FAULTS = [
     Fault(
         "cqe-order-not-kept",
         "completion/comp_eng.sv",
-        "if («acked_q && !flush_q[qpi_q]») what = WhatGood;",
+        "if («acked_q && !flush_q[qpi_q]» && !failed_i) what = WhatGood;",
         "(acked_q || next_acked_q) && !flush_q[qpi_q]",
     ),
     Fault(
@@ -327,6 +344,18 @@ FAULTS = [
     Fault("qp-right-unchecked", "responder/resp_rules.sv", "!length_ok || «!right_ok» || (atomic", "1'b0"),
     Fault(
         "nak-code-wrong", "responder/resp_emit.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
+    ),
+    Fault(
+        "atomic-under-qp-write-right",
+        "responder/resp_rules.sv",
+        "ctx_i.rem_read : (atomic ? «ctx_i.rem_atomic» : ctx_i.rem_write);",
+        "ctx_i.rem_write",
+    ),
+    Fault(
+        "atomic-under-region-write-right",
+        "responder/resp_rules.sv",
+        "= read ? RightRemRead : (atomic ? «RightRemAtom» : RightRemWrite);",
+        "RightRemWrite",
     ),
     Fault("nak-repeated", "responder/resp_rules.sv", "act_o.ack  = «!state_i.nak_sent»;", "1'b1"),
     Fault("read-psn-count", "responder/resp_pkg.sv", "sum = 33'(len) + (33'd128 << mtu) - «33'd1»;", "33'd0"),
@@ -454,6 +483,12 @@ FAULTS = [
         "assign base       = («end_q && !keep») ? start_q : wr_q;",
         "1'b0",
     ),
+    Fault(
+        "reset-leaves-the-receive-path",
+        "wire/rx_parse.sv",
+        "assign drain_busy_o = «drain_port || drain_hdr»;",
+        "1'b0",
+    ),
 ]
 
 #: (module, test) in order; the first that fails has caught the fault
@@ -468,6 +503,11 @@ PROGRAMS = [
     ("tests.nic.test_errors", "test_cqe_write_bus_error"),
     ("tests.nic.test_sizes", "test_reads_among_writes"),
     ("tests.nic.test_contended_atomics", "test_one_serial_order"),
+    ("tests.nic.test_read_order", "test_fences"),
+    ("tests.nic.test_read_order", "test_limits"),
+    ("tests.nic.test_read_errors", "test_error_codes"),
+    ("tests.nic.test_regions", "test_rights"),
+    ("tests.nic.test_reset", "test_packets_in_the_receive_path/before=7"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
+from math import ceil
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -24,16 +25,19 @@ from pymodel.operators.checks_fused import (
 )
 from pymodel.operators.checks_notify import LAYOUT, NOTIFY, tile_dispatch_layout, tile_notify
 from pymodel.operators.checks_prefill import COMBINE, DISPATCH, tile_combine, tile_dispatch
-from pymodel.operators.common import OperatorError, Tiling
+from pymodel.operators.common import MB, OperatorError, Tiling
 from pymodel.operators.fused_types import FusedArgs
 from pymodel.operators.heap import HeapLayout
 from pymodel.operators.layout import dispatch_layout
+from pymodel.operators.prefill_rows import NOTIFY_DATA, NOTIFY_HALF
 from pymodel.operators.world import Rank, resolve
 
 Family: TypeAlias = Literal["prefill", "fused"]
 Kernel: TypeAlias = "Callable[[], Awaitable[Any]]"
 Inputs: TypeAlias = "dict[str, Any]"
 
+_ANY_WINDOW: Final = 1 << 40
+"""MB; for a call whose group does not exist, so nobody knows its window."""
 MTE: Final = 1
 AICPU: Final = 0
 """HCCL server types (operators page 1.1)."""
@@ -123,7 +127,7 @@ def _checked(
         group, rank_id, ranks = (inputs[name] for name in names)
         rank = member(operator, group, rank_id, ranks)
     except (OperatorError, KeyError):
-        tile(**inputs)
+        tile(**{"hccl_buffsize": _ANY_WINDOW, **inputs})
         raise
     return rank, tile(**{"hccl_buffsize": rank.world.hccl_buffsize, **inputs})
 
@@ -154,6 +158,15 @@ def _plan_notify(operator: str, inputs: Inputs) -> Executor:
     counts = inputs["token_per_expert_data"]
     if counts.dtype != np.int32:
         raise OperatorError(operator, f"no kernel for tokenPerExpertData of {counts.dtype.name}.")
+
+    # tiling asks for the flags and one slice only; slices stand behind the flags of the upper half
+    reach = (NOTIFY_HALF + NOTIFY_DATA + counts.nbytes * 3) / MB
+    if reach > rank.world.hccl_buffsize:
+        raise OperatorError(
+            operator,
+            f"HCCL_BUFFSIZE is too SMALL, the halves need {ceil(reach)}MB, "
+            f"but got HCCL_BUFFSIZE={rank.world.hccl_buffsize}MB.",
+        )
 
     def kernel() -> Awaitable[Any]:
         return kernels("prefill", rank).notify(rank, counts, inputs["num_tokens"])  # type: ignore[no-any-return]
@@ -235,8 +248,8 @@ def _plan_combine(operator: str, inputs: Inputs) -> Executor:
     def ready() -> None:
         if not rank.combine_due:
             raise OperatorError(operator, "combine needs a dispatch since the last combine")
+        # dispatch has claimed the group
         rank.check_heap(operator, heap)
-        rank.world.claim(operator, "prefill")
 
     return Executor(operator, tiling, kernel, ready=ready, outputs=_outputs(inputs, {"x": ""}))
 
@@ -279,7 +292,7 @@ def agree(operator: str, rank: Rank, global_bs: int) -> None:
     The first rank to come decides, so only later ones can be refused here, each before it posts anything;
     `pymodel.operators.umdk.launch_check` sees all ranks before any of them starts. Raises OperatorError.
     """
-    mine: list[int] = rank.state.setdefault("fused global_bs", [])
+    mine: list[int] = rank.state.get("fused global_bs", [])
     for other in rank.world.members:
         theirs = other.state.get("fused global_bs", [])
         if len(theirs) > len(mine) and theirs[len(mine)] != global_bs:
@@ -288,7 +301,7 @@ def agree(operator: str, rank: Rank, global_bs: int) -> None:
                 f"globalBs differs: {global_bs} on rank {rank.rank}, "
                 f"{theirs[len(mine)]} on rank {other.rank}.",
             )
-    mine.append(global_bs)
+    rank.state["fused global_bs"] = [*mine, global_bs]
 
 
 _PLANS: Final[dict[str, Callable[[str, Inputs], Executor]]] = {

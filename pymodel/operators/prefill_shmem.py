@@ -69,8 +69,13 @@ async def _constant(rank: Rank, offset: int, value: Octets) -> int:
 
 
 # -------------------------------------------------------------------------------------------- atomic counters
-async def _await_counter(rank: Rank, kind: str, parity: int, before: int, remote: int) -> None:
-    """Wait until the own counter is ``before`` + ``remote``. Raises ProtocolError where it becomes more."""
+async def _await_counter(
+    rank: Rank, kind: str, parity: int, before: int, remote: int, parts: dict[int, int]
+) -> None:
+    """Wait until the own counter is ``before`` + ``remote``. Raises ProtocolError where it becomes more.
+
+    ``parts``: what each peer adds to it, as far as it is known; the counter does not say who has not.
+    """
     expected = rank.bases[kind, parity] = before + remote
     address = rank.counter(kind, parity)
     seen = before
@@ -80,8 +85,9 @@ async def _await_counter(rank: Rank, kind: str, parity: int, before: int, remote
         seen = int(view.view(np.int64)[0])
         return seen >= expected
 
-    what = f"the {kind} counter of parity {parity} to become {expected} (it was {before})"
-    await rank.device.wait_until(address, 8, arrived, what=what)
+    what = f"the {kind} counter of parity {parity} to become {expected} (it was {before}; by rank: {parts})"
+    peer = next(iter(parts)) if len(parts) == 1 else None
+    await rank.device.wait_until(address, 8, arrived, what=what, peer=peer)
     if seen > expected:
         raise ProtocolError(f"rank {rank.rank}: {kind} counter of parity {parity} is {seen}, not {expected}")
 
@@ -102,7 +108,7 @@ async def _count_peers(rank: Rank, kind: str) -> None:
                 f"rank {rank.rank}: {kind} counter of parity {parity} of rank {peer} was {old}, not in"
                 f" [{before}, {before + rank.ranks - 2}]"
             )
-    await _await_counter(rank, kind, parity, before, rank.ranks - 1)
+    await _await_counter(rank, kind, parity, before, rank.ranks - 1, dict.fromkeys(_peers(rank), 1))
 
 
 # ----------------------------------------------------------------------------------------------------- notify
@@ -135,6 +141,7 @@ async def _notify_flags(rank: Rank, magic: int, base: int) -> None:
     for peer in _peers(rank):
         await pe.store(slots + peer * SLOT_STRIDE, flag)
         await pe.put_nbi(base + rows.SLOT * me, slots + peer * SLOT_STRIDE, 8, peer)
+        pe.count("flags")
     await pe.store(base + rows.SLOT * me, flag)
     for peer in _peers(rank):
         await pe.wait_until(
@@ -198,6 +205,7 @@ async def _dispatch_statuses(rank: Rank, half: int, local: int) -> None:
         slot = statuses + rows.SLOT * (me + expert * ranks)
         for peer in _peers(rank):
             await pe.put_nbi(slot, source, rows.SLOT, peer)
+            pe.count("flags")
         await pe.store(slot, rows.DISPATCH_STATUS)
     for peer in _peers(rank):
         await pe.wait_until(
@@ -249,7 +257,9 @@ async def combine(
             if sent := int((source == peer).sum()):
                 await pe.atomic.add(rank.counter("combine", parity), sent, peer)
         before = rank.bases.get(("combine", parity), 0)
-        await _await_counter(rank, "combine", parity, before, tokens * top_k - own.size)
+        owner = _owners(rank, tokens * top_k)
+        parts = {peer: sent for peer in _peers(rank) if (sent := int((owner == peer).sum()))}
+        await _await_counter(rank, "combine", parity, before, tokens * top_k - own.size, parts)
     else:
         await _await_rows(rank, state, tokens * top_k)
         await pe.store(state, bytes(rows.SLOT * tokens * top_k))
@@ -270,12 +280,18 @@ async def _push_rows(rank: Rank, source: Ints, slots: Ints, size: int, stride: i
         await pe.put_nbi(data + stride * slot, stage + size * row, size, peer)
         if not rank.atomics:
             await pe.put_nbi(state + rows.SLOT * slot, flag, rows.SLOT, peer)
+            pe.count("flags")
+
+
+def _owners(rank: Rank, slots: int) -> Ints:
+    """Rank that sends each own slot, as the last dispatch said; -1 where that had another number of slots."""
+    known: Ints | None = rank.state.get("prefill.owner")
+    return np.full(slots, -1, np.int32) if known is None or known.size != slots else known.ravel()
 
 
 async def _await_rows(rank: Rank, state: int, slots: int) -> None:
     """Wait for the flags of all own slots, peer by peer, so that a hang names who has not sent."""
-    known: Ints | None = rank.state.get("prefill.owner")
-    owner = np.full(slots, -1) if known is None or known.size != slots else known.ravel()
+    owner = _owners(rank, slots)
     for peer in np.unique(owner).tolist():
         mine = np.flatnonzero(owner == peer)
         first, last = int(mine[0]), int(mine[-1])

@@ -283,7 +283,7 @@ async def test_streams(dut, loss, trip, timer):
 @cocotb.test()
 @cocotb.parametrize(limit=[0, 1, 3, 7])
 async def test_retry_limit(dut, limit):
-    """Nothing ever arrives: limit + 1 times, one timer apart, then a2 and flushes; other QPs notice nothing."""
+    """Nothing ever arrives: limit + 1 times, a timer apart, then a2 and flushes; other QPs notice nothing."""
     b = await Lossy(dut, trip=5).start()
     qp = await b.open(3, mtu=256, timer=4, retry=limit)
     other = await b.open(4, mtu=256, timer=9)

@@ -37,7 +37,7 @@ from tests.blocks.rx_driver import (
 BENCH = rx_driver.BENCH
 MOD = 1 << 24
 ACK = 0x1F
-DATA, PLAIN_ACK, NAK, RNR = 3, 0, 1, 2
+DATA, PLAIN_ACK, NAK, RNR, AHEAD = 3, 0, 1, 2, 4
 OK, LOCAL_KEY, LENGTH, OPCODE, BUS = 0, 0xA7, 0xA8, 0xAA, 0xB3
 REGION = (0x400, 0x3F000)
 MRN = 7
@@ -330,7 +330,10 @@ async def test_wrong_responses(dut, mtu: int) -> None:
 
 @cocotb.test()
 async def test_nobody_waits(dut) -> None:
-    """Responses behind, ahead, repeated or never asked for are dropped and counted; bad syndromes too."""
+    """Responses behind, ahead, repeated or never asked for are dropped and counted; bad syndromes too.
+
+    The first one ahead since the last that was taken is told to the requester.
+    """
     bench, lkey = await ready(dut)
     asker = await program(bench, 0, lkey, 1)
     drops = syndromes = 0
@@ -348,9 +351,14 @@ async def test_nobody_waits(dut) -> None:
         bench.events.clear()
         for n, (frame, event) in enumerate(parts):
             # ahead, behind, repeated: not now
+            told = False
             for off in random.sample([-2, -1, 1, 2, 100, MOD // 2], random.randrange(3)):
                 bench.send(replace(frame, psn=(frame.psn + off) % MOD, payload=frame.payload[::-1]))
                 drops += 1
+                if 0 < off < MOD // 2 and not told:
+                    told = True
+                    psn, end = (frame.psn + off) % MOD, parts[-2 if n < len(parts) - 1 else -1][0].psn
+                    expected.append(Event(0, AHEAD, psn, event.slot, psn == end, OK))
             # a response with AETH carries ACK, nothing else
             if frame.opcode != READ_MIDDLE and random.random() < 0.5:
                 syndrome = random.choice([0x20, 0x3F, 0x40, 0x60, 0x61, 0x63, 0x64, 0x80, 0x9F, 0xFF])
