@@ -41,6 +41,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"camhil: {one_line(message)}\n")
 
 
+def _seed(text: str) -> int:
+    """A run seed; the generators of the programs take none below 0."""
+    try:
+        seed = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
+    if seed < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return seed
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="camhil", description="Hardware-in-the-loop verification of device-initiated RDMA.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
@@ -48,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("program", help="Python file with 'async def main(pe)'")
     run.add_argument("--pes", type=int, default=2, help="number of PEs, 1 to 16 (default 2)")
     run.add_argument("--on", choices=("model", "rtl"), default="model", help="golden NICs alone, or the RTL")
-    run.add_argument("--seed", type=int, default=0, help="run seed (default 0)")
+    run.add_argument("--seed", type=_seed, default=0, help="run seed, 0 or more (default 0)")
     run.add_argument(
         "--schedule",
         choices=(*SCHEDULES, "all"),

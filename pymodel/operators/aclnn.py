@@ -208,6 +208,7 @@ def _plan_dispatch(operator: str, inputs: Inputs) -> Executor:
             max_bs=tiling.data["max_bs"],
         )
         rank.combine_due = True
+        rank.state["prefill.hidden"] = x.shape[1]
         return result
 
     def ready() -> None:
@@ -248,6 +249,10 @@ def _plan_combine(operator: str, inputs: Inputs) -> Executor:
     def ready() -> None:
         if not rank.combine_due:
             raise OperatorError(operator, "combine needs a dispatch since the last combine")
+        staged = rank.state.get("prefill.hidden", recv_x.shape[1])
+        if recv_x.shape[1] > staged:
+            # wider slots reach into the staged rows of the dispatch, which slower ranks may still read
+            raise OperatorError(operator, f"h is {recv_x.shape[1]}, but {staged} in the dispatch before.")
         # dispatch has claimed the group
         rank.check_heap(operator, heap)
 

@@ -83,6 +83,7 @@ BAD = [
     (["run", "{}", "--on", "silicon"], GOOD, "invalid choice: 'silicon'"),
     (["run", "{}", "--schedule", "busy"], GOOD, "invalid choice: 'busy'"),
     (["run", "{}", "--seed", "x"], GOOD, "argument --seed: invalid int value"),
+    (["run", "{}", "--seed", "-3"], GOOD, "argument --seed: must be 0 or more"),
     (["run", "{}", "--on", "rtl", "--schedule", "lazy"], GOOD, "--schedule is for --on model"),
     (["run", "{}", "--on", "rtl"], GOOD, "the RTL platform is not part of pymodel"),
     (["run", "{}", "--generation", "4"], GOOD, "argument --generation: invalid choice: 4"),

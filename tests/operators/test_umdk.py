@@ -181,6 +181,7 @@ COMBINE_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"src_idx": np.full(300, 9, np.int32)}, "tokenSrcInfo of row 0 is (9, 9, 9): no (rank, token, k)."),
     ({"num_ranks": 4}, "EZ9999: moe_combine_normal: the group has 2 ranks, not 4."),
     ({"group_ep": "n" * 128}, "groupEp length must be in [1, 127], but got length 128."),
+    ({"x": np.ones((7, 2048), BF16)}, "moe_combine_normal: h is 2048, but 1024 in the dispatch before."),
 ]
 
 
