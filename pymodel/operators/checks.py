@@ -92,7 +92,8 @@ def bind_cast(name: str, array: Array, dtype: type[np.int32] | type[np.int64]) -
 
 
 def tensor(operator: str, name: str, array: Array, dims: int, dtypes: Sequence[np.dtype[Any] | type]) -> None:
-    """Number of dimensions, then type. Raises OperatorError."""
+    """Given at all, number of dimensions, then type. Raises OperatorError."""
+    require(isinstance(array, np.ndarray), operator, f"{name} is required.")
     require(array.ndim == dims, operator, f"{name} must be {dims}-dimension, but got {array.ndim}.")
     known = [np.dtype(dtype) for dtype in dtypes]
     names = " or ".join(dtype.name for dtype in known)

@@ -231,6 +231,7 @@ def tile_combine(
     ``topk_idx`` [T, K], which only the torch function has, is looked at for -1. Raises OperatorError.
     """
     _group_attributes(COMBINE, group_ep, ep_world_size, ep_rank_id, tp_world_size, tp_rank_id)
+    require(isinstance(recv_x, np.ndarray), COMBINE, "recvX is required.")
     require(recv_x.dtype != np.int32, COMBINE, "recvX datatype int32 is not supported.")
     checks.tensor(COMBINE, "recvX", recv_x, 2, X_TYPES)
     checks.tensor(COMBINE, "tokenSrcInfo", token_src_info, 1, [np.int32])

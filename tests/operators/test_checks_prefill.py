@@ -374,3 +374,13 @@ def test_planted_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "dispatch_window", lambda bs, k, h: 2 * (bs * k * 2 * h + 208 * MB))
     with pytest.raises(AssertionError):
         test_window_of_dispatch(1024, 8, 7168, 872)
+
+
+@pytest.mark.parametrize(
+    "name", ["recv_x", "token_src_info", "ep_recv_counts", "recv_topk_weights", "tp_recv_counts"]
+)
+def test_missing_tensor(name: str) -> None:
+    """Operators page 5: inputs are mandatory, the dummy tpRecvCounts too; None is refused."""
+    tile, call = OPERATORS["moe_combine_normal"]
+    with pytest.raises(OperatorError, match="moe_combine_normal: [a-zA-Z]+ is required"):
+        tile(**{**call(), name: None})
