@@ -167,6 +167,11 @@ class W8A8:
         return out
 
 
+# what overflows becomes infinite, or no number, as on the device: nothing to warn of
+_QUIET = np.errstate(over="ignore", invalid="ignore")
+
+
+@_QUIET
 def run_expert(
     numerics: Numerics, expert: Expert, q: NDArray[np.int8], scale: NDArray[np.float32], dtype: np.dtype[Any]
 ) -> Array:
@@ -189,6 +194,7 @@ def shared_output(args: FusedArgs, numerics: Numerics) -> Array:
     return run_expert(numerics, expert, q, scale, args.x.dtype)
 
 
+@_QUIET
 def reduced(args: FusedArgs, route: Route, rows: Array) -> Array:
     """Output [bs, h] of the experts' rows [n, h] in the order of ``route``: k ascending, mul then add."""
     active, hidden = args.active, args.x.shape[1]

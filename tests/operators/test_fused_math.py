@@ -201,3 +201,15 @@ def test_global_bs_zero_stands_for_equal_batches() -> None:
     """The default of the attribute."""
     args = arguments(Case(), 0)
     assert FusedMap.of(4, replace(args, global_bs=0)) == FusedMap(4, 8, 4, 512)
+
+
+@pytest.mark.filterwarnings("error")
+def test_overflow_says_nothing() -> None:
+    """Finite inputs that overflow inside give what they give, as on the device, without a warning."""
+    rng = np.random.default_rng(3)
+    expert = Expert(
+        rng.integers(-16, 16, (64, 32), np.int8), np.full(32, 1e38, np.float32),
+        rng.integers(-16, 16, (16, 64), np.int8), np.full(64, 1e38, np.float32),
+    )  # fmt: skip
+    rows = run_expert(W8A8(), expert, rng.integers(-127, 128, (3, 64), np.int8), np.ones(3, np.float32), FP16)
+    assert rows.dtype == FP16
