@@ -21,5 +21,6 @@ PES = 16
 @pytest.mark.sim_timeout(1800)
 async def test_layer(dut, signalling, quant, ranks):
     """One layer; 8 ranks leave the other NICs in reset."""
-    layer = PrefillLayer(LayerSizes(ranks, quant=quant, hccl_buffsize=640), signalling, 7, 1)
+    sizes = LayerSizes(ranks, quant=quant, hccl_buffsize=640)
+    layer = PrefillLayer(sizes, signalling, 7, 1, {"versions": (1, 2)})
     check_posts(layer, await run(dut, layer))

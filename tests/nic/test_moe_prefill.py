@@ -2,7 +2,7 @@
 
 Sweep: 4 ranks, 8 experts, 4 a token, ragged 5 to 16 tokens, h 1024 (programs page, section 6), two layers in
 a row; both signalling variants x quantised or not x both format versions, the driver generations in turn;
-2 ranks with rings of 16 WQEs, which the rows lap.
+rings of 16 WQEs, which the rows lap; 2 ranks.
 Stimulus: the torch-like functions as device programs. Checks: every output bit for bit as in window mode; the
 result against a plain sum; WQEs by kind against a closed form from the routing alone; the judge's.
 Timing: none. Not proved: 16 ranks (long test), decode.
@@ -91,6 +91,15 @@ async def test_small_rings(dut, signalling):
     layer = PrefillLayer(sizes, signalling, 3, 1, options)
     knobs = {"mem_latency": 150, "link_latency": 200, "mem_latency_jitter": 40, "link_latency_jitter": 30}
     check_posts(layer, await run(dut, layer, knobs))
+
+
+@cocotb.test()
+@cocotb.parametrize(signalling=["flags", "atomics"])
+async def test_two_ranks(dut, signalling):
+    """Two ranks, the other NICs in reset; formats mixed."""
+    sizes = LayerSizes(2, tokens=[12, 7], **SMALL)
+    layer = PrefillLayer(sizes, signalling, 11, 2, {"versions": (1, 2), "generation": 3, "mtus": (1024,)})
+    check_posts(layer, await run(dut, layer))
 
 
 @cocotb.test()
