@@ -60,6 +60,7 @@ def test_every_program_is_here() -> None:
         "mixed",
         "moe_prefill",
         "moe_prefill_atomics",
+        "moe_decode",
     }
 
 
