@@ -1,6 +1,6 @@
 """Measure what the testbench costs and how fast the NIC is; print the table, write build/bench/bench.json.
 
-Usage: bench.py [--rounds N] [--scale F] [--no-cold] [--strict]
+Usage: bench.py [--rounds N] [--scale F] [--no-cold] [--no-operators] [--only-operators] [--strict]
 
 Every ratio is measured interleaved: one round runs each bench once and forms the ratio, the table shows the
 median over the rounds. CPU time, not wall time. The benches, on the same NIC and the same work:
@@ -8,7 +8,8 @@ median over the rounds. CPU time, not wall time. The benches, on the same NIC an
   monitors  the bare C++ loop (sim --bare) on the model with monitors, replaying what ours did
   bare      the same loop on the model without monitors
   classic   tests/bench_classic: cocotb's main and clock, cocotbext-axi, Python monitors per beat
---no-cold leaves out the builds from nothing. --strict: exit code 1 where a figure is missed.
+After them the MoE layer over 2 to 16 NICs (bench_operators.py), with a plot in build/bench/operators.png and
+.svg. --no-cold leaves out the builds from nothing. --strict: exit code 1 where a figure is missed.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import bench_operators
 from rtl_files import ROOT, rtl_files
 
 from tb.sim import build, run
@@ -59,7 +61,7 @@ class Work:
 
 LARGE = Work("4 KiB, 2 NICs", pes=2, qps=1, wqes=20000, size=4096, depth=256)
 SMALL = Work("64 B, 2 NICs", pes=2, qps=8, wqes=12000, size=64, depth=4096)
-MANY = Work("4 KiB, 16 NICs", pes=16, qps=1, wqes=600, size=4096, depth=256)
+MANY = Work("4 KiB, 16 NICs", pes=16, qps=1, wqes=600, size=4096, depth=512)
 ONE_WAY = Work("4 KiB, one way", pes=2, qps=1, wqes=6000, size=4096, depth=256, one_sender=True)
 CLASSIC_WORK = Work("classic", pes=2, qps=1, wqes=60, size=4096, depth=256)
 LINK_LARGE = Work("link, 4 KiB", pes=2, qps=1, wqes=1000, size=4096, depth=256, latency=200)
@@ -310,6 +312,20 @@ def measure(rounds: int, scale: float, cold: bool) -> tuple[list[Row], dict[str,
     return rows, raw
 
 
+def operators() -> tuple[list[Row], dict[str, Any]]:
+    """The MoE layer over the NICs, and its plot."""
+    say("MoE layer over the NICs")
+    times = bench_operators.measure(OUT, say)
+    bench_operators.plot(times, OUT)
+    rows: list[Row] = []
+    for time_ in times:
+        name = f"MoE prefill layer, {time_.ranks} ranks, {time_.signalling}"
+        rows.append(Row(f"{name}: cycles", time_.cycles, "cycles", None))
+        rows.append(Row(f"{name}: of the link's limit", time_.of_limit, "", None))
+    rows.append(Row("device's cycles per post", bench_operators.POST_CYCLES, "cycles", None))
+    return rows, {"operators": [asdict(time_) for time_ in times]}
+
+
 def main() -> int:
     """The table; exit code 0 where everything ran and, with --strict, every figure is reached."""
     parser = argparse.ArgumentParser(
@@ -318,6 +334,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison")
     parser.add_argument("--scale", type=float, default=1.0, help="length of the workloads")
     parser.add_argument("--no-cold", action="store_true", help="leave out the cold builds")
+    parser.add_argument("--no-operators", action="store_true", help="leave out the MoE layer")
+    parser.add_argument("--only-operators", action="store_true", help="nothing but the MoE layer")
     parser.add_argument("--strict", action="store_true", help="exit code 1 where a figure is missed")
     parser.add_argument("--verdict", type=int, metavar="PES", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -326,7 +344,15 @@ def main() -> int:
         return 0
     OUT.mkdir(parents=True, exist_ok=True)
     try:
-        rows, raw = measure(options.rounds, options.scale, not options.no_cold)
+        rows, raw = (
+            ([], {})
+            if options.only_operators
+            else measure(options.rounds, options.scale, not options.no_cold)
+        )
+        if not options.no_operators:
+            more, more_raw = operators()
+            rows += more
+            raw |= more_raw
     except build.BuildError as err:
         raise SystemExit(f"bench: {err}") from None
     width = max(len(row.figure) for row in rows)

@@ -169,6 +169,18 @@ FAULTS = [
         "«op_atomic4(wqe_i.opcode)» ? ExpAmo4",
         "1'b0",
     ),
+    Fault(
+        "fence-ignored",
+        "requester/tx_gate.sv",
+        "assign rd_ok       = («!fence_i || outstanding == '0») && (!fetches_i",
+        "1'b1",
+    ),
+    Fault(
+        "read-limit-ignored",
+        "requester/tx_gate.sv",
+        "&& (!fetches_i || «outstanding < keep.max_rd»);",
+        "1'b1",
+    ),
     # ---- completion
     Fault("cqe-owner-of-next-index", "completion/cq_state.sv", ": {9'd0, «pos.pi»};", "(pos.pi + 23'd1)"),
     Fault(
@@ -328,6 +340,18 @@ FAULTS = [
     Fault(
         "nak-code-wrong", "responder/resp_emit.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
     ),
+    Fault(
+        "atomic-under-qp-write-right",
+        "responder/resp_rules.sv",
+        "ctx_i.rem_read : (atomic ? «ctx_i.rem_atomic» : ctx_i.rem_write);",
+        "ctx_i.rem_write",
+    ),
+    Fault(
+        "atomic-under-region-write-right",
+        "responder/resp_rules.sv",
+        "= read ? RightRemRead : (atomic ? «RightRemAtom» : RightRemWrite);",
+        "RightRemWrite",
+    ),
     Fault("nak-repeated", "responder/resp_rules.sv", "act_o.ack  = «!state_i.nak_sent»;", "1'b1"),
     Fault("read-psn-count", "responder/resp_pkg.sv", "sum = 33'(len) + (33'd128 << mtu) - «33'd1»;", "33'd0"),
     Fault("read-msn", "responder/resp_emit.sv", "psn: hdr_i.psn, msn: «next_i.msn», rkey:", "state_i.msn"),
@@ -454,6 +478,12 @@ FAULTS = [
         "assign base       = («end_q && !keep») ? start_q : wr_q;",
         "1'b0",
     ),
+    Fault(
+        "reset-leaves-the-receive-path",
+        "wire/rx_parse.sv",
+        "assign drain_busy_o = «drain_port || drain_hdr»;",
+        "1'b0",
+    ),
 ]
 
 #: (module, test) in order; the first that fails has caught the fault
@@ -468,6 +498,11 @@ PROGRAMS = [
     ("tests.nic.test_errors", "test_cqe_write_bus_error"),
     ("tests.nic.test_sizes", "test_reads_among_writes"),
     ("tests.nic.test_contended_atomics", "test_one_serial_order"),
+    ("tests.nic.test_read_order", "test_fences"),
+    ("tests.nic.test_read_order", "test_limits"),
+    ("tests.nic.test_read_errors", "test_error_codes"),
+    ("tests.nic.test_regions", "test_rights"),
+    ("tests.nic.test_reset", "test_packets_in_the_receive_path/before=7"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0

@@ -129,15 +129,25 @@ async def aclshmemi_roce_post_send(
     await post(pe, pe.qp(peer, qp_idx), wr, words_of(pe, ub64, ub32))
 
 
+def _filled(pe: Pe, qp: QpState, action: str) -> int:
+    """SQ depth of an entry that was filled.
+
+    Raises ZeroDivisionError where it is 0: the own rank, or a peer whose entry was never read (device page
+    7.3); DeviceAbort in debug builds of G3, which assert it.
+    """
+    if qp.depth == 0:
+        text = f"PE {pe.rank}: {action} to PE {qp.peer}, QP {qp.qp_idx}, whose SQ depth is 0"
+        raise DeviceAbort(text) if pe.options.debug and pe.driver.by_id else ZeroDivisionError(text)
+    return qp.depth
+
+
 async def post(pe: Pe, qp: QpState, wr: SendWr, words: Words) -> None:
     """`aclshmemi_roce_post_send` with everything looked up.
 
     Raises ZeroDivisionError where the SQ depth is 0: the own rank, or an entry that was never filled (7.3).
     """
     pe.use(qp, "post")
-    depth = qp.depth
-    if depth == 0:
-        raise ZeroDivisionError(f"PE {pe.rank}: post to PE {qp.peer}, QP {qp.qp_idx}, whose SQ depth is 0")
+    depth = _filled(pe, qp, "post")
     if pe.options.post_cycles:
         await sleep(pe.options.post_cycles)
     head = qp.sq_head
@@ -247,6 +257,7 @@ async def aclshmemi_roce_quiet(
 async def quiet(pe: Pe, qp: QpState, words: Words) -> None:
     """`aclshmemi_roce_quiet` with everything looked up."""
     pe.use(qp, "quiet")
+    _filled(pe, qp, "quiet")
     target = qp.sq_head
     status = await pe.driver.poll(pe, qp, target, words)
     qp.quiets += 1

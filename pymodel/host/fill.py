@@ -56,20 +56,28 @@ def read_buffer(driver: Driver, addr: int, index: int) -> RegedBuffer:
     return RegedBuffer.unpack(driver.copy_from_device(addr + REGED_BUFFER_BYTES * index, REGED_BUFFER_BYTES))
 
 
-def read_sqs(driver: Driver, entity: ChannelEntity, form: ContextForm) -> list[ChannelSq]:
-    """All send queues of a channel, one copy."""
-    raw = driver.copy_from_device(entity.sq_context_addr, QUEUE_CONTEXT_BYTES * entity.sq_num)
-    return [ChannelSq.unpack(part, form) for part in _parts(raw)]
+def read_sqs(
+    driver: Driver, entity: ChannelEntity, form: ContextForm, only: int | None = None
+) -> list[ChannelSq]:
+    """All send queues of a channel, one copy, or that of number ``only``."""
+    parts = _contexts(driver, entity.sq_context_addr, entity.sq_num, only)
+    return [ChannelSq.unpack(part, form) for part in parts]
 
 
-def read_cqs(driver: Driver, entity: ChannelEntity, form: ContextForm) -> list[ChannelCq]:
-    """All completion queues of a channel, one copy."""
-    raw = driver.copy_from_device(entity.cq_context_addr, QUEUE_CONTEXT_BYTES * entity.cq_num)
-    return [ChannelCq.unpack(part, form) for part in _parts(raw)]
+def read_cqs(
+    driver: Driver, entity: ChannelEntity, form: ContextForm, only: int | None = None
+) -> list[ChannelCq]:
+    """All completion queues of a channel, one copy, or that of number ``only``."""
+    parts = _contexts(driver, entity.cq_context_addr, entity.cq_num, only)
+    return [ChannelCq.unpack(part, form) for part in parts]
 
 
-def _parts(raw: bytes) -> list[bytes]:
-    return [raw[at : at + QUEUE_CONTEXT_BYTES] for at in range(0, len(raw), QUEUE_CONTEXT_BYTES)]
+def _contexts(driver: Driver, addr: int, count: int, only: int | None) -> list[bytes]:
+    size = QUEUE_CONTEXT_BYTES
+    if only is not None:
+        return [driver.copy_from_device(addr + size * only, size)]
+    raw = driver.copy_from_device(addr, size * count)
+    return [raw[at : at + size] for at in range(0, len(raw), size)]
 
 
 def sq_entry(sq: ChannelSq, form: ContextForm) -> SqContext:
@@ -142,6 +150,10 @@ class BlockFiller:
         plan = self.plan
         own = self._read_local(channels)
         sizes = {rank: info.memories[0] for rank, info in ranks.items() if info.memories}
+        for rank in [rank for rank in sizes if not 0 <= rank < plan.rank_count]:
+            # only a role whose options nobody checked can have it; the original writes past the block then
+            log.error("rank %d: there is no rank %d of %d", plan.rank, rank, plan.rank_count)
+            del sizes[rank]
         self._put_mr(plan.rank, sizes.get(plan.rank, (0, 0)), own.lkey, own.rkey)
         remote_read = False
         for rank, memory in sizes.items():

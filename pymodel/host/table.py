@@ -133,9 +133,10 @@ class Fabric:
         """Queues of a QP as they stand in the channel entity in the memory of PE ``pe``."""
         manager = self.managers[pe]
         entity = read_entity(manager.driver, manager.state.channels[channel_index(pe, peer)])
-        sqs = read_sqs(manager.driver, entity, manager.form)
-        cqs = read_cqs(manager.driver, entity, manager.form)
-        return sqs[qp_idx], cqs[qp_idx]
+        return (
+            read_sqs(manager.driver, entity, manager.form, qp_idx)[0],
+            read_cqs(manager.driver, entity, manager.form, qp_idx)[0],
+        )
 
     def channel_regions(self, pe: int) -> list[RegedBuffer]:
         """Registered regions of PE ``pe`` as its first channel entity shows them: heap, atomic results."""

@@ -25,7 +25,6 @@ class Complete(Part):
         self.events, self.regions = events, regions
         #: cycle of the refused write that ended a CQ
         self._refused: dict[int, int] = {}
-        self._cq_flat = self.s.c_flat[self.s.c_order].tolist()
 
     def cqe(self, r: Any) -> None:
         """A CQE is written."""
@@ -33,7 +32,7 @@ class Complete(Part):
         start, count, good = strobes(r)
         s.cqe_slots[pe].append((-1, b"", b""))
         at = s.memory.flat(pe, start, 1)
-        i = bisect_right(self._cq_flat, at) - 1 if at >= 0 else -1
+        i = bisect_right(s.c_sorted, at) - 1 if at >= 0 else -1
         c = int(s.c_order[i]) if i >= 0 else -1
         if c < 0 or s.c_pe[c] != pe or at >= s.c_flat[c] + s.c_depth[c] * s.c_stride[c]:
             s.cqe_bursts[pe].append(-1)

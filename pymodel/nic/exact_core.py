@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,11 @@ PACKET_COUNTERS: Final = (
     Cnt.DROP_QP, Cnt.RX_PACKET, Cnt.DROP_IP_SRC, Cnt.DROP_RESPONSE, Cnt.DUPLICATE, Cnt.PSN_AHEAD, Cnt.READ,
     Cnt.DROP_SYNDROME, Cnt.RD_TOO_MANY,
 )  # fmt: skip
+
+#: of these and of the plain drops each received frame moves exactly one (nic.md 7)
+FRAME_COUNTERS: Final = tuple(n for n in Cnt if Cnt.RX_PACKET <= n <= Cnt.PSN_AHEAD)
+#: packets that the receive path of a NIC holds at most
+RECEIVE_PATH: Final = 32
 
 
 def signed24(value: int) -> int:
@@ -52,6 +57,8 @@ class Core:
         self.time_origin = time_origin
         #: (PE, counter) whose value a race leaves open
         self.loose: set[tuple[int, int]] = set()
+        #: PE -> packets that may have moved another of PACKET_COUNTERS than the one that was counted
+        self.open_packets: Counter[int] = Counter()
         #: g -> (WQE, cycle, PSN) of packets whose WQE's fetch has not been recorded yet
         self.early: dict[int, list[tuple[int, int, int]]] = {}
         #: QPs that may or may not be in ERR by now: a NAK on its way will tell
@@ -106,6 +113,11 @@ class Core:
         """PSN of a packet at the responder."""
         return number + int(self.s.q_rq_psn[g]) & MASK24
 
+    def open_counters(self, pe: int, packets: int, counters: Iterable[int] = PACKET_COUNTERS) -> None:
+        """How so many packets are counted is open."""
+        self.loose |= {(pe, int(n)) for n in counters}
+        self.open_packets[pe] += packets
+
     # ------------------------------------------------------------------ golden memory
     def put(self, pe: int, at: int, data: bytes) -> None:
         """Write golden bytes at a flat offset; what they replace is kept while a READ of the PE is held."""
@@ -144,13 +156,34 @@ class Core:
         s = self.s
         self.doubt.discard(g)
         if s.q_state[g] == RTS:
-            s.q_ret[g] = s.retired(g)
+            self._retire(g)
             s.q_state[g] = ERR
             s.q_err_time[g] = since
             s.q_err_race[g] = True
             s.q_odd[g] = True
             self.stop_results(g)
             self.stop_inbound(g)
+
+    def _retire(self, g: int) -> None:
+        """Silent WQEs of a QP that goes to ERR: complete, but for those whose ACK may not have been seen.
+
+        An ACK may wait in the receive path; its WQEs flush, or have ended well.
+        """
+        s, pe, c, done = self.s, int(self.s.q_pe[g]), int(self.s.q_cq[g]), self.s.retired(g)
+        fresh = self.time - int(s.q_ack_time[g]) < SETTLE or self.path_holds(pe)
+        if done == s.q_ret[g] or not fresh:
+            s.q_ret[g] = done
+        elif c >= 0 and s.c_dead[c]:
+            # discarded or not: no CQE tells
+            s.q_ret[g] = done
+            self.loose.add((pe, int(Cnt.CQE_DISCARD)))
+
+    def path_holds(self, pe: int) -> bool:
+        """Whether packets may wait in the receive path of a PE: for memory, or for an atomic before them."""
+        s = self.s
+        if any(not e.done for queue in (s.inbound[pe], s.results[pe]) for e in queue):
+            return True
+        return any(e.kind != READ for q, queue in s.r_reads.items() if s.q_pe[q] == pe for e in queue)
 
     def stop_results(self, g: int) -> None:
         """Results of a QP in ERR: target bytes of flushed WQEs may be old or new (nic.md 6)."""
@@ -162,11 +195,9 @@ class Core:
         """Packets of a QP that leaves RTS may wait in the receive path: they are executed or dropped."""
         s, pe = self.s, int(self.s.q_pe[g])
         held = s.r_reads.get(g, ())
-        waits = any(not e.done for queue in (s.inbound[pe], s.results[pe]) for e in queue)
-        atomics = any(e.kind != READ for q, queue in s.r_reads.items() if s.q_pe[q] == pe for e in queue)
-        if not waits and not atomics and all(e.sent for e in held):
+        if not self.path_holds(pe) and all(e.sent for e in held):
             return
-        self.loose |= {(pe, int(n)) for n in PACKET_COUNTERS}
+        self.open_counters(pe, RECEIVE_PATH)
         for entry in s.inbound[pe]:
             if entry.gq == g and not entry.done:
                 entry.optional = True
@@ -211,6 +242,7 @@ class Core:
     def roll_back(self, request: Request) -> None:
         """The table had no place for a contested request after all: nothing from it on was executed."""
         s, g, pe = self.s, request.gq, int(self.s.q_pe[request.gq])
+        behind = int(s.r_exp[g]) - request.number + 2 * RECEIVE_PATH  # duplicates and packets ahead, too
         s.r_exp[g], s.r_msn[g], s.r_open[g] = request.number, request.msn - 1, False
         s.r_req[g] = min(int(s.r_req[g]), int(s.r_sent[g]))
         for entry in [e for e in s.inbound[pe] if e.gq == g and e.cum > request.number]:
@@ -218,9 +250,8 @@ class Core:
         if request.kind == READ:
             self.count(pe, Cnt.READ, -1)
         self.count(pe, Cnt.RD_TOO_MANY)
-        self.loose |= {
-            (pe, int(n)) for n in (Cnt.RX_PACKET, Cnt.DROP_QP, Cnt.READ, Cnt.DUPLICATE, Cnt.PSN_AHEAD)
-        }
+        others = (Cnt.RX_PACKET, Cnt.DROP_QP, Cnt.READ, Cnt.DUPLICATE, Cnt.PSN_AHEAD)
+        self.open_counters(pe, behind, others)
         self.drop_requests(g, [e for e in s.r_reads[g] if e.number >= request.number])
         later, event = s.r_nak.pop(g, (-1, 0)), (AsyncKind.QP_ERR, int(s.q_qpn[g]))
         if later[0] > request.number and later[1]:

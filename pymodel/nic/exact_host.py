@@ -8,7 +8,7 @@ import numpy as np
 
 from pymodel.formats import doorbell
 from pymodel.nic import rules
-from pymodel.nic.context import MrContext
+from pymodel.nic.context import CmdObj, CmdOp, CmdStatus, ContextStore, QpContext, QpState
 from pymodel.nic.exact_complete import Complete
 from pymodel.nic.exact_core import MASK24, Core, Part
 from pymodel.nic.exact_events import Events
@@ -25,6 +25,10 @@ class Host(Part):
     def __init__(self, core: Core, complete: Complete, events: Events, regions: Regions) -> None:
         super().__init__(core)
         self.complete, self.events, self.regions = complete, events, regions
+        #: contexts by PE, as the last good commands left them
+        self._contexts = [
+            ContextStore(self.s.params, dict(p.qps), {}, dict(p.cqs), dict(p.mrs)) for p in self.s.pes
+        ]
 
     def write(self, r: Any) -> None:
         """A register or doorbell was written."""
@@ -136,32 +140,46 @@ class Host(Part):
         elif addr in (Csr.EVENT_MASK, Csr.CQ_EVENT):
             self.events.write(pe, addr, data)
         elif addr == CMD_REG and strobe == 0xFF:
-            self._command(pe, data & 15, data >> 4 & 15, data >> 8 & 0xFFFFFF)
+            self._command(pe, data)
 
-    def _command(self, pe: int, op: int, obj: int, index: int) -> None:
+    def _command(self, pe: int, cmd: int) -> None:
         """Commands that change what the judge expects; contexts as first programmed are configuration."""
-        s, first = self.s, self.s.params.first_qpn
-        if obj == 1 and 0 <= index - first < s.params.num_qp:
-            g = int(s.qp_lut[pe, index - first])
-            if g >= 0 and op == 2 and int(s.stage[pe, 8]) & 3 == ERR:
+        s, op, obj, index = self.s, cmd & 15, cmd >> 4 & 15, cmd >> 8 & 0xFFFFFF
+        g = int(s.qp_lut[pe, index - s.params.first_qpn]) if self._names_qp(obj, index) else -1
+        store, words = self._store(pe), s.stage[pe].tolist()
+        if store.execute(cmd, words) is not CmdStatus.OK:
+            return
+        if g >= 0 and op == CmdOp.MODIFY:
+            s.set_qp(g, store.qps[index])
+            if store.states[index] == ERR:
                 self.core.to_err(g, self.core.time)
-            elif g >= 0 and op == 3:
-                self._reset(pe, g)
-            elif g >= 0 and op == 1 and s.q_state[g] == RESET:
-                self._set(pe, g)
-        elif obj == 2 and op == 1 and index < s.params.num_cq:
+        elif g >= 0 and op == CmdOp.RESET:
+            self._reset(pe, g)
+        elif g >= 0 and op == CmdOp.SET:
+            self._set(pe, g, store.qps[index])
+        elif obj == CmdObj.CQ and op == CmdOp.SET and s.cq_lut[pe, index] >= 0:
             c = int(s.cq_lut[pe, index])
-            if c >= 0 and (s.q_state[s.q_cq == c] == RESET).all():
-                s.c_dead[c] = False
-                s.c_since[c] = -1
-                s.c_prod[c] = s.c_ci[c] = s.c_start[c]
-                self.events.programmed(c)
-        elif obj == 3 and op == 1:
-            region = MrContext.from_words(s.stage[pe].tolist())
-            if region.valid:
+            s.set_cq(c, store.cqs[index])
+            s.c_dead[c] = False
+            s.c_since[c] = -1
+            s.c_prod[c] = s.c_ci[c] = s.c_start[c]
+            self.events.programmed(c)
+        elif obj == CmdObj.MR and op == CmdOp.SET:
+            region = store.mrs.get(index)
+            if region is not None:
                 self.regions.program(pe, index, region)
             elif index in s.mrs[pe]:
                 self.regions.invalidate(pe, index)
+
+    def _names_qp(self, obj: int, index: int) -> bool:
+        return obj == CmdObj.QP and 0 <= index - self.s.params.first_qpn < self.s.params.num_qp
+
+    def _store(self, pe: int) -> ContextStore:
+        """The contexts of a PE as a command finds them."""
+        s, store = self.s, self._contexts[pe]
+        for g in np.flatnonzero(s.q_pe == pe).tolist():
+            store.states[int(s.q_qpn[g])] = QpState(int(s.q_state[g]))
+        return store
 
     def _reset(self, pe: int, g: int) -> None:
         """RESET: what is under way may still come, what is left of it goes with the next set (nic.md 6)."""
@@ -178,10 +196,12 @@ class Host(Part):
         self.core.stop_results(g)
         self.core.stop_inbound(g)
 
-    def _set(self, pe: int, g: int) -> None:
-        """A QP leaves RESET: indices, MSN and saved state are 0 again; the PSNs may be new."""
-        s, start = self.s, self.s.q_start[g]
-        s.q_gone[g] += s.q_ret[g] - start
+    def _set(self, pe: int, g: int, ctx: QpContext) -> None:
+        """A QP leaves RESET with a new context: indices, MSN and saved state are 0 again."""
+        s = self.s
+        s.q_gone[g] += s.q_ret[g] - s.q_start[g]
+        s.set_qp(g, ctx)
+        start = s.q_start[g]
         for column in (s.q_pi, s.q_ret, s.q_fetch, s.q_txw):
             column[g] = start
         for column in (s.q_ann, s.q_tx, s.q_ack, s.q_ce, s.q_ce_done, s.r_exp, s.r_msn, s.r_left):
@@ -202,8 +222,6 @@ class Host(Part):
         for queue in (s.inbound[pe], s.results[pe]):
             for entry in [e for e in queue if e.gq == g and e.optional and not e.done]:
                 queue.remove(entry)
-        word = int(s.stage[pe, 3])
-        s.q_sq_psn[g], s.q_rq_psn[g] = word & MASK24, word >> 32 & MASK24
         s.q_state[g] = RTS
 
     def read(self, r: Any) -> None:

@@ -28,8 +28,6 @@ class Memory(Part):
     def __init__(self, core: Core, atomics: Atomics, regions: Regions) -> None:
         super().__init__(core)
         self.atomics, self.regions = atomics, regions
-        s = self.s
-        self._sq_flat = s.q_flat[s.q_order].tolist()
 
     def store(self, r: Any) -> None:
         """A store by the program or the host."""
@@ -78,7 +76,7 @@ class Memory(Part):
         s = self.s
         at = s.memory.flat(pe, addr, length)
         if at >= 0:
-            i = bisect_right(self._sq_flat, at) - 1
+            i = bisect_right(s.q_sorted, at) - 1
             g = int(s.q_order[i]) if i >= 0 else -1
             return (
                 g if g >= 0 and s.q_flat[g] >= 0 and at + length <= s.q_flat[g] + 128 * s.q_depth[g] else -1
@@ -322,6 +320,7 @@ class Memory(Part):
         s = self.s
         row, reads = s.row(g, idx), s.q_reads.get(g)
         s.w_land[row] += 1
+        s.q_ack_time[g] = self.core.time
         if s.w_land[row] >= s.w_np[row] and reads and idx in reads:
             reads.remove(idx)
             self.core.watch_room(int(s.q_cq[g]), self.core.time)

@@ -9,7 +9,7 @@ from pymodel.formats.cqe import CqeError
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
-from pymodel.nic.exact_core import NEVER, PACKET_COUNTERS, SETTLE, Core, Part, signed24
+from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, signed24
 from pymodel.nic.exact_memory import Memory
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import ATOMIC, InboundWrite, Request
@@ -36,6 +36,7 @@ class Receive(Part):
     def packet(self, r: Any) -> None:
         """A frame arrived."""
         s, pe, time = self.s, int(r["pe"]), self.core.time
+        s.rx_frames[pe] += 1
         got = frames.receive(self.core.bytes_of(r, int(r["len"])), s.pes[pe].mac, s.pes[pe].ip)
         if isinstance(got, Cnt):
             self.count(pe, got)
@@ -49,7 +50,7 @@ class Receive(Part):
         late = bool(s.q_state[g] != RTS or (s.q_bad[g] >= 0 and s.retired(g) >= s.q_bad[g]))
         late |= g in self.core.doubt
         if late:
-            self.core.loose |= {(pe, int(n)) for n in PACKET_COUNTERS}
+            self.core.open_counters(pe, 1)
         if got.src_ip != s.flows[g].dst_ip:
             self.count(pe, Cnt.DROP_IP_SRC)
         elif got.opcode not in frames.RESPONSES:
@@ -90,6 +91,7 @@ class Receive(Part):
         # nothing passes a READ or atomic without its answer: a retry later
         answer = self._answer_due(g)[1]
         s.q_ack[g] = min(c + (kind == 0), answer)
+        s.q_ack_time[g] = self.core.time
         if kind == 0:
             self.core.watch_room(int(s.q_cq[g]), self.core.time)
             return
@@ -121,7 +123,7 @@ class Receive(Part):
         row = s.row(g, idx)
         if s.w_err[row]:
             # behind a response that failed: dropped, how it is counted is open
-            self.core.loose |= {(pe, int(n)) for n in (Cnt.DROP_RESPONSE, Cnt.RX_PACKET)}
+            self.core.open_counters(pe, 1, (Cnt.DROP_RESPONSE, Cnt.RX_PACKET))
             return
         self.count(pe, Cnt.RX_PACKET)
         at, atomic = int(s.w_got[row]) * int(s.q_mtu[g]), s.w_kind[row] == ATOMIC
@@ -149,7 +151,7 @@ class Receive(Part):
                 self.core.fail(g, idx, fault)
             return
         s.w_got[row] += 1
-        s.q_ack[g] = due + 1
+        s.q_ack[g], s.q_ack_time[g] = due + 1, self.core.time
         self.core.watch_room(int(s.q_cq[g]), self.core.time)
         if payload:
             entry = InboundWrite(g, due, va, len(payload), payload, idx, late, key)
@@ -251,7 +253,7 @@ class Receive(Part):
         if going:
             request.contested_key = True
             self.core.doubt.add(g)
-            self.core.loose.add((pe, int(Cnt.READ)))
+            self.core.open_counters(pe, 1, (Cnt.READ,))
         if not read:
             request.operands = frames.operands_of(got.opcode, got.ext)
         s.r_reads.setdefault(g, deque()).append(request)
@@ -296,7 +298,7 @@ class Receive(Part):
         s, op, size = self.s, got.opcode, len(got.payload)
         start = op in (frames.WRITE_FIRST, frames.WRITE_ONLY)
         last = op in (frames.WRITE_LAST, frames.WRITE_ONLY)
-        if bool(s.r_open[g]) == start or not s.qp_ctx[g].rem_write:
+        if bool(s.r_open[g]) == start or not s.q_write[g]:
             return 1
         mtu = int(s.q_mtu[g])
         va, key = int.from_bytes(got.ext[:8], "big"), int.from_bytes(got.ext[8:12], "big")

@@ -15,7 +15,7 @@ from pymodel.nic.exact_core import Part
 from pymodel.nic.judge_entries import InboundWrite
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import RTS, WRITE
-from pymodel.nic.params import AsyncKind
+from pymodel.nic.params import AsyncKind, Cnt
 
 
 class Regions(Part):
@@ -101,6 +101,7 @@ class Regions(Part):
         results = s.results[int(s.q_pe[g])]
         for other in [e for e in results if e.gq == g and not e.done and e.cum >= entry.cum]:
             results.remove(other)
+            self.core.open_counters(int(s.q_pe[g]), 1, (Cnt.RX_PACKET, Cnt.DROP_RESPONSE))
         row = s.row(g, idx)
         s.w_got[row] = entry.cum - s.w_first[row]
         s.q_ack[g] = min(int(s.q_ack[g]), entry.cum)

@@ -165,12 +165,16 @@ class Batch:
 
         # ---- all is regular: move the state
         settle(s, new.g, new.idx)
+        s.rx_frames += np.bincount(part[Kind.RXPKT, 0].pe, minlength=len(s.pes))
         end = last_of(fetched.g)
         s.q_fetch[fetched.g[end]] = fetched.after[end]
         self.transmit.commit(sent)
         self.receive.commit(got)
         end = last_of(answered.g)
         s.q_ack[answered.g[end]] = answered.after[end]
+        s.q_ack_time[answered.g[end]] = columns.time[answered.pos[end]]
+        landed = true(results.end < FAR)
+        np.maximum.at(s.q_ack_time, results.what.g[landed], results.end_time[landed])
         end = last_of(responses.g)
         s.r_sent[responses.g[end]] = responses.c[end]
         self.answers.commit(out)

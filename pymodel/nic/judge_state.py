@@ -93,8 +93,6 @@ class State:
         self.c_arm_open = np.zeros(nc, np.bool_)  # whether it is still there is open
         self.c_event = np.zeros(nc, np.int64)  # pending bit: 0 none, 1 maybe, 2 surely
         self.c_event_time = np.zeros(nc, np.int64)  # cycle of the write response that set it
-        self.c_flat = self.memory.flats(self.c_pe, self.c_base, self.c_depth * self.c_stride)
-        self.c_order = np.argsort(self.c_flat, kind="stable")
 
         # ---- QPs: contexts
         self.qp_lut = np.full((n_pes, params.num_qp), -1, np.int64)
@@ -112,25 +110,10 @@ class State:
         self.q_max_rd = ints([x[2].max_rd_atomic for x in qps])  # READs and atomics outstanding at most
         self.r_max_rd = ints([x[2].max_dest_rd_atomic for x in qps])  # entries of the responder's table
         self.q_cq = ints([int(self.cq_lut[x[0], x[2].send_cq]) for x in qps])
-        self.q_flat = self.memory.flats(self.q_pe, self.q_base, self.q_depth * 128)
-        self.q_order = np.argsort(self.q_flat, kind="stable")
         self.q_bits = np.where(self.q_version == 1, 14, 18)
         self.flows = [self._flow(pe, qpn, ctx) for pe, qpn, ctx in qps]
-        self.flow_rows = FlowRows(self.flows)
-        keys = [self.tx_key(pe, f.dst_ip, f.peer_qpn) for (pe, _, _), f in zip(qps, self.flows, strict=True)]
-        self.tx_order = np.argsort(np.array(keys, np.uint64), kind="stable")
-        self.tx_keys: U64 = np.array(keys, np.uint64)[self.tx_order]
-        self.tx_map = {key: g for g, key in enumerate(keys)}
-        peer_of = {p.ip: pe for pe, p in enumerate(pes)}
-        self.q_peer = ints([self._peer(peer_of.get(f.dst_ip, -1), f.peer_qpn) for f in self.flows])
-
-        #: flat ranges of all rings, ascending
-        rings = np.concatenate([self.q_flat, self.c_flat])
-        ends = np.concatenate([self.q_flat + self.q_depth * 128, self.c_flat + self.c_depth * self.c_stride])
-        order = np.argsort(rings, kind="stable")
-        order = order[rings[order] >= 0]
-        self.ring_start, self.ring_end = rings[order], ends[order]
-        self.ring_of_cq = order >= nq
+        self._place_rings()
+        self._name_flows()
         # ---- QPs: requester. Packets of a QP are numbered from 0: PSN = sq_psn + number
         start = ints([x[2].sq_start_index % (1 << b) for x, b in zip(qps, self.q_bits.tolist(), strict=True)])
         self.q_start = start
@@ -144,6 +127,8 @@ class State:
         #: packets acknowledged, moved where the ACK or data response arrives. It stops in front of the first
         #: response of a READ or atomic that has not arrived: an ACK never completes one of these
         self.q_ack = np.zeros(nq, np.int64)
+        #: cycle at which the newest ACK or response came, or its last bytes were in memory
+        self.q_ack_time = np.full(nq, -1 << 40, np.int64)
         #: g -> WQEs that are READs or atomics and outstanding: sent, not all result bytes in memory (w_land <
         #: w_np); in posting order. Their number is what max_rd_atomic limits and what a fence waits for. The
         #: data response that is due belongs to the first one with w_got < w_np
@@ -239,14 +224,15 @@ class State:
         self.runs: list[deque[Execution]] = [deque() for _ in range(n_pes)]
         #: the last one of each PE, answered or not
         self.last_run: list[Execution | None] = [None] * n_pes
-        #: CQs of the CQE writes without response, -1: none; and of each its flat offset (-1: none), what stood
-        #: there, what was written: a refused write leaves nothing
+        #: CQs of the CQE writes without response, -1: none; and of each its flat offset (-1: none), what
+        #: stood there, what was written: a refused write leaves nothing
         self.cqe_bursts: list[deque[int]] = [deque() for _ in range(n_pes)]
         self.cqe_slots: list[deque[tuple[int, bytes, bytes]]] = [deque() for _ in range(n_pes)]
         #: bytes that were overwritten while a READ was held, oldest first: (record, flat offset, old bytes).
         #: For READ payload that is older than golden memory at the packet's departure
         self.overwritten: list[deque[tuple[int, int, bytes]]] = [deque() for _ in range(n_pes)]
         self.counters = np.zeros((n_pes, 64), np.int64)
+        self.rx_frames = np.zeros(n_pes, np.int64)  # frames received
         self.asyncs: list[list[tuple[int, int]]] = [[] for _ in range(n_pes)]
         self.cq_wait = [params.cq_wait] * n_pes
         self.stage = np.zeros((n_pes, 16), np.uint64)
@@ -258,6 +244,73 @@ class State:
                 self.memory.bytes[at : at + len(data)] = data
         self.position = 0  # records judged
         self.cycle = 0
+
+    # ------------------------------------------------------------------ contexts
+    def _place_rings(self) -> None:
+        """Where the rings of all QPs and CQs are."""
+        self.q_flat = self.memory.flats(self.q_pe, self.q_base, self.q_depth * 128)
+        self.q_order = np.argsort(self.q_flat, kind="stable")
+        self.c_flat = self.memory.flats(self.c_pe, self.c_base, self.c_depth * self.c_stride)
+        self.c_order = np.argsort(self.c_flat, kind="stable")
+        #: the same in order, for single look-ups
+        self.q_sorted, self.c_sorted = self.q_flat[self.q_order].tolist(), self.c_flat[self.c_order].tolist()
+        #: flat ranges of all rings, ascending
+        rings = np.concatenate([self.q_flat, self.c_flat])
+        ends = np.concatenate([self.q_flat + self.q_depth * 128, self.c_flat + self.c_depth * self.c_stride])
+        order = np.argsort(rings, kind="stable")
+        order = order[rings[order] >= 0]
+        self.ring_start, self.ring_end = rings[order], ends[order]
+        self.ring_of_cq = order >= self.q_flat.size
+
+    def _name_flows(self) -> None:
+        """Header rows of all QPs, and how a frame names them."""
+        self.flow_rows = FlowRows(self.flows)
+        owners = self.q_pe.tolist()
+        keys = [self.tx_key(pe, f.dst_ip, f.peer_qpn) for pe, f in zip(owners, self.flows, strict=True)]
+        self.tx_order = np.argsort(np.array(keys, np.uint64), kind="stable")
+        self.tx_keys: U64 = np.array(keys, np.uint64)[self.tx_order]
+        self.tx_map = {key: g for g, key in enumerate(keys)}
+        peer_of = {p.ip: pe for pe, p in enumerate(self.pes)}
+        peers = [self._peer(peer_of.get(f.dst_ip, -1), f.peer_qpn) for f in self.flows]
+        self.q_peer: I64 = np.array(peers, np.int64)
+
+    def set_qp(self, g: int, ctx: QpContext) -> None:
+        """A QP gets another context; its indices are the caller's."""
+        pe, old, self.qp_ctx[g] = int(self.q_pe[g]), self.qp_ctx[g], ctx
+        self.q_write[g], self.q_read[g], self.q_atomic[g] = ctx.rem_write, ctx.rem_read, ctx.rem_atomic
+        self.q_max_rd[g], self.r_max_rd[g] = ctx.max_rd_atomic, ctx.max_dest_rd_atomic
+        self.q_sq_psn[g], self.q_rq_psn[g] = ctx.sq_psn, ctx.rq_psn
+        self.q_version[g], self.q_mtu[g], self.q_bits[g] = (
+            ctx.version,
+            ctx.mtu,
+            14 if ctx.version == 1 else 18,
+        )
+        self.q_cq[g] = self.cq_lut[pe, ctx.send_cq]
+        self.q_start[g] = ctx.sq_start_index % (1 << int(self.q_bits[g]))
+        if (ctx.sq_base, ctx.sq_depth) != (old.sq_base, old.sq_depth):
+            self.q_base[g], self.q_depth[g] = ctx.sq_base, ctx.sq_depth
+            self._more_rows(g)
+            self._place_rings()
+        flow = self._flow(pe, int(self.q_qpn[g]), ctx)
+        if flow != self.flows[g]:
+            self.flows[g] = flow
+            self._name_flows()
+
+    def _more_rows(self, g: int) -> None:
+        """A deeper ring needs more rows, behind those of all others."""
+        rows, old = 2 * int(self.q_depth[g]), self.w_first.size
+        if rows <= self.q_mask[g] + 1:
+            return
+        for name in [name for name in vars(self) if name.startswith("w_")]:
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros(rows, column.dtype)]))
+        self.q_row[g], self.q_mask[g] = old, rows - 1
+
+    def set_cq(self, c: int, ctx: CqContext) -> None:
+        """A CQ gets another context; its indices are the caller's."""
+        self.c_base[c], self.c_depth[c], self.c_stride[c] = ctx.base, ctx.depth, ctx.stride
+        self.c_ignore[c], self.c_start[c] = ctx.ignore_overrun, ctx.start_index
+        self._place_rings()
 
     def _peer(self, pe: int, qpn: int) -> int:
         index = qpn - self.params.first_qpn
@@ -322,10 +375,14 @@ class State:
         self.mr_rows[pe, index]["valid"] = False
 
     def retired(self, g: int) -> int:
-        """First WQE index that is not complete: silent ones (ce = 0) complete when they are acknowledged."""
+        """First WQE index that is not complete: silent ones (ce = 0) complete when they are acknowledged.
+
+        Also in ERR, as long as no flush tells that they were not.
+        """
         idx, pi = int(self.q_ret[g]), int(self.q_pi[g])
         acked = int(self.q_ack[g])
-        while idx < pi and self.q_state[g] == RTS:
+        good = self.q_state[g] == RTS or (self.q_err_race[g] and not self.q_flush[g])
+        while idx < pi and good:
             row = self.row(g, idx)
             if self.w_ce[row] or self.w_err[row] or not self.complete(row, acked):
                 break

@@ -34,6 +34,8 @@ Family: TypeAlias = Literal["prefill", "fused"]
 Kernel: TypeAlias = "Callable[[], Awaitable[Any]]"
 Inputs: TypeAlias = "dict[str, Any]"
 
+_ANY_WINDOW: Final = 1 << 40
+"""MB; for a call whose group does not exist, so nobody knows its window."""
 MTE: Final = 1
 AICPU: Final = 0
 """HCCL server types (operators page 1.1)."""
@@ -123,7 +125,7 @@ def _checked(
         group, rank_id, ranks = (inputs[name] for name in names)
         rank = member(operator, group, rank_id, ranks)
     except (OperatorError, KeyError):
-        tile(**inputs)
+        tile(**{"hccl_buffsize": _ANY_WINDOW, **inputs})
         raise
     return rank, tile(**{"hccl_buffsize": rank.world.hccl_buffsize, **inputs})
 
@@ -235,8 +237,8 @@ def _plan_combine(operator: str, inputs: Inputs) -> Executor:
     def ready() -> None:
         if not rank.combine_due:
             raise OperatorError(operator, "combine needs a dispatch since the last combine")
+        # dispatch has claimed the group
         rank.check_heap(operator, heap)
-        rank.world.claim(operator, "prefill")
 
     return Executor(operator, tiling, kernel, ready=ready, outputs=_outputs(inputs, {"x": ""}))
 
@@ -279,7 +281,7 @@ def agree(operator: str, rank: Rank, global_bs: int) -> None:
     The first rank to come decides, so only later ones can be refused here, each before it posts anything;
     `pymodel.operators.umdk.launch_check` sees all ranks before any of them starts. Raises OperatorError.
     """
-    mine: list[int] = rank.state.setdefault("fused global_bs", [])
+    mine: list[int] = rank.state.get("fused global_bs", [])
     for other in rank.world.members:
         theirs = other.state.get("fused global_bs", [])
         if len(theirs) > len(mine) and theirs[len(mine)] != global_bs:
@@ -288,7 +290,7 @@ def agree(operator: str, rank: Rank, global_bs: int) -> None:
                 f"globalBs differs: {global_bs} on rank {rank.rank}, "
                 f"{theirs[len(mine)]} on rank {other.rank}.",
             )
-    mine.append(global_bs)
+    rank.state["fused global_bs"] = [*mine, global_bs]
 
 
 _PLANS: Final[dict[str, Callable[[str, Inputs], Executor]]] = {

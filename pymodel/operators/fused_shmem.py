@@ -1,12 +1,14 @@
 """The fused operator in SHMEM mode, over RDMA (programs page, section 4; operators page 6.4, 10.5).
 
 Words and rows stand where window mode has them. All posts to a peer go over one QP, so a flag or an add
-arrives behind the rows it stands for without a quiet between. The transmit stage serves dispatch, then
+arrives behind the rows it stands for without a quiet between. Count words follow the rows: a token flag
+stands near the start of its 512-byte tail, which may take several packets, so it alone does not say that
+the NIC is done with the record and that the flag may be cleared. The transmit stage serves dispatch, then
 combine; between them, and at the end, every peer is quieted, since both reuse its bytes.
 
-With atomic counters no combine flags are sent, so a rank that got no rows back from a peer does not wait
-for it and can be one call ahead of it. Count words of odd calls therefore stand in the other half of
-windowsExp, which is free: a call's counts are never written over before they are read.
+With atomic counters the add is what comes last, and no combine flags are sent, so a rank that got no rows
+back from a peer does not wait for it and can be one call ahead of it. Count words of odd calls therefore
+stand in the other half of windowsExp, which is free: counts are never written over before they are read.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from pymodel.operators.fused_types import (
     FusedMap,
     Numerics,
     Polarity,
+    settle,
 )
 from pymodel.operators.world import Rank
 
@@ -64,6 +67,7 @@ async def fused(rank: Rank, args: FusedArgs, numerics: Numerics | None = None) -
     """
     places = FusedMap.of(rank.ranks, args)
     call = _Call(rank, rank.device, args, places, Route.of(args), numerics or W8A8(), rank.call("fused"))
+    await settle(rank, places)
     await call.store_constants()
     half = await call.take_half()
     words = count_half(rank, call.number, half)
@@ -149,9 +153,9 @@ class _Call:
 
     # ------------------------------------------------------------------ dispatch
     async def send_rows(self, half: int, words: int, polarity: Polarity) -> None:
-        """Per rank counts, then payload and tail of each row; with El = 1 rows, then counts.
+        """Per rank payload and tail of each row, then the counts; with El = 1 a row is one WRITE.
 
-        Atomic counters: one add of the number of rows behind the last one, none for no rows.
+        Atomic counters: the counts, the rows, and one add of their number, none for no rows.
         """
         places, route, pe, me = self.places, self.route, self.pe, self.rank.rank
         q, scale = quantised_rows(self.args, route)
@@ -161,7 +165,7 @@ class _Call:
         count_words = status_words(route.counts, polarity.status)
         await pe.store(sources, count_words.reshape(-1))
         for dst in self.ranks():
-            if places.deep:
+            if self.rank.atomics:
                 await self._send_counts(dst, words, sources, count_words)
             first, last = self._span(dst)
             if dst == me:
@@ -172,7 +176,7 @@ class _Call:
                 await self._put_rows(dst, half, raw, first, last)
                 if self.rank.atomics:
                     await pe.atomic.add(self.rank.counter("fused_dispatch", self.parity), last - first, dst)
-            if not places.deep:
+            if not self.rank.atomics:
                 await self._send_counts(dst, words, sources, count_words)
 
     async def _put_rows(self, dst: int, half: int, raw: NDArray[np.uint8], first: int, last: int) -> None:
@@ -184,7 +188,7 @@ class _Call:
                 await put(there, source, hidden, dst)
                 await put(there + hidden, source + hidden, places.tail, dst)
             else:
-                # the counts come behind all rows, so payload and scale need no order between them
+                # counts or add come behind all rows, so payload and scale need no order between them
                 await put(there, source, places.record, dst)
             source += places.record
 
@@ -213,6 +217,7 @@ class _Call:
                 await self.pe.store(there, count_words[expert])
             else:
                 await self.pe.put_nbi(there, sources + expert * FLAG_BYTES, FLAG_BYTES, dst)
+                self.pe.count("flags")
 
     async def receive_counts(self, words: int, polarity: Polarity) -> NDArray[np.int64]:
         """Rows [El, R] that come from each rank for each local expert."""
@@ -327,6 +332,7 @@ class _Call:
                 await pe.store(self.exp + places.flag(half, me), pe.memory(flag, FLAG_BYTES))
             else:
                 await pe.put_nbi(self.exp + places.flag(half, me), flag, FLAG_BYTES, dst)
+                pe.count("flags")
 
     async def await_flags(self, half: int, polarity: Polarity) -> None:
         """The other ranks' combine flags have come."""

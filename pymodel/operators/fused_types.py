@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymodel.operators.common import KB
+from pymodel.operators.world import Rank
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -214,6 +215,19 @@ class FusedMap:
     def state(half: int) -> int:
         """In windowsExp: first of the "state" words of a half."""
         return half * EXP_HALF + STATE_WORDS
+
+
+async def settle(rank: Rank, places: FusedMap) -> None:
+    """Let all ranks meet where the addresses differ from those of the call before.
+
+    With the same addresses the halves keep calls apart. With others, rows of this call go where a slower
+    rank may still read rows of the call before: a larger global_bs makes the first half reach into the
+    second one. All ranks see the same change, since global_bs is the same on all of them.
+    """
+    before = rank.state.get("fused places", places)
+    rank.state["fused places"] = places
+    if before != places:
+        await rank.barrier()
 
 
 def undefined(like: Array) -> Array:

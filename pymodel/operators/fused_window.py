@@ -33,6 +33,7 @@ from pymodel.operators.fused_types import (
     FusedMap,
     Numerics,
     Polarity,
+    settle,
 )
 from pymodel.operators.window import poll
 from pymodel.operators.world import Rank, own
@@ -41,6 +42,7 @@ from pymodel.operators.world import Rank, own
 async def fused(rank: Rank, args: FusedArgs, numerics: Numerics | None = None) -> Fused:
     """One call on one rank. ``numerics``: W8A8 unless given. Raises ProtocolError for impossible counts."""
     call = _Call(rank, args, FusedMap.of(rank.ranks, args), Route.of(args), numerics or W8A8())
+    await settle(rank, call.places)
     half = call.take_half()
     polarity = call.use_half(half)
     call.send_rows(half, polarity)
@@ -81,12 +83,10 @@ class _Call:
 
     # ------------------------------------------------------------------ dispatch
     def send_rows(self, half: int, polarity: Polarity) -> None:
-        """Deep path: counts, then payload before tail. El = 1: all rows, then counts (operators page 6.4)."""
+        """Payload before tail, rows before counts (operators page 6.4)."""
         places, route, me = self.places, self.route, self.rank.rank
         q, scale = quantised_rows(self.args, route)
         raw = records(places, q, scale, polarity.token if places.deep else 0)
-        if places.deep:
-            self._send_counts(half, polarity)
         for expert in np.flatnonzero(route.counts).tolist():
             dst, local = divmod(expert, places.local)
             first, count = int(route.starts[expert]), int(route.counts[expert])
@@ -94,8 +94,7 @@ class _Call:
             mine = raw[first : first + count]
             there[:, : places.hidden] = mine[:, : places.hidden]
             there[:, places.hidden :] = mine[:, places.hidden :]
-        if not places.deep:
-            self._send_counts(half, polarity)
+        self._send_counts(half, polarity)
 
     def _send_counts(self, half: int, polarity: Polarity) -> None:
         places, me = self.places, self.rank.rank

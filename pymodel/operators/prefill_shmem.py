@@ -135,6 +135,7 @@ async def _notify_flags(rank: Rank, magic: int, base: int) -> None:
     for peer in _peers(rank):
         await pe.store(slots + peer * SLOT_STRIDE, flag)
         await pe.put_nbi(base + rows.SLOT * me, slots + peer * SLOT_STRIDE, 8, peer)
+        pe.count("flags")
     await pe.store(base + rows.SLOT * me, flag)
     for peer in _peers(rank):
         await pe.wait_until(
@@ -198,6 +199,7 @@ async def _dispatch_statuses(rank: Rank, half: int, local: int) -> None:
         slot = statuses + rows.SLOT * (me + expert * ranks)
         for peer in _peers(rank):
             await pe.put_nbi(slot, source, rows.SLOT, peer)
+            pe.count("flags")
         await pe.store(slot, rows.DISPATCH_STATUS)
     for peer in _peers(rank):
         await pe.wait_until(
@@ -270,6 +272,7 @@ async def _push_rows(rank: Rank, source: Ints, slots: Ints, size: int, stride: i
         await pe.put_nbi(data + stride * slot, stage + size * row, size, peer)
         if not rank.atomics:
             await pe.put_nbi(state + rows.SLOT * slot, flag, rows.SLOT, peer)
+            pe.count("flags")
 
 
 async def _await_rows(rank: Rank, state: int, slots: int) -> None:

@@ -1,9 +1,8 @@
 """The torch-like functions of ``torch.ops.umdk_cam_op_lib`` on numpy arrays (operators page 1.3).
 
-Arguments have the schema's names. A call is refused as a whole before it changes anything: TorchBindError for
-the binding's assertions, then OperatorError for everything that tiling, group and heap refuse. What only the
-sum over all ranks shows (a window too small for the largest batch, a heap too small for the received rows) is
-known after notify_dispatch and refuses dispatch, on every rank alike in the case of the window.
+Arguments have the schema's names. A call is refused as a whole before it changes anything: TorchBindError
+for the binding's assertions, then OperatorError for everything that tiling, group and heap refuse. A heap too
+small for the rows that a rank receives is seen after notify_dispatch only, and refuses dispatch there.
 
 R ranks, E experts, El = E / R; T tokens, K top-k, h hidden; n = max(received rows, 1).
 """

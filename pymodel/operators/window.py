@@ -57,6 +57,9 @@ def run_window(programs: Sequence[Callable[[], Awaitable[Any]]], seed: int) -> l
                     results[rank] = end.value
                     del steps[rank]
                     continue
+                except BaseException as error:
+                    error.add_note(f"in rank {rank}")
+                    raise
                 if not isinstance(request, Wait):
                     raise TypeError(f"rank {rank}: {request!r} in window mode, where programs can only poll")
                 waits[rank] = request

@@ -6,7 +6,7 @@ import itertools
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pymodel.generation import Generation
 from pymodel.host.config import HEAP_SYNC_BYTES, FabricConfig
 from pymodel.host.table import Fabric
 from pymodel.model import Schedule
+from pymodel.operators import checks
 from pymodel.operators.common import OperatorError
 from pymodel.operators.heap import HeapLayout, counter_offset
 from pymodel.operators.window import Window, poll, run_window
@@ -115,7 +116,8 @@ class World:
     """``ranks`` ranks in one HCCL group, whose name is `group_ep`.
 
     ``mode``: "window" (plain memory) or "shmem" (device programs over RDMA). ``signalling`` (SHMEM mode):
-    completion by ordered flag WRITEs or by remote atomic counters. ``hccl_buffsize``: window size in MB.
+    completion by ordered flag WRITEs or by remote atomic counters. ``hccl_buffsize``: window size in MB, by
+    default what HCCL_BUFFSIZE says.
     ``heap`` (SHMEM mode): its layout. ``generation``, ``versions``: driver and formats. ``schedule``: of the
     golden NICs when `run` runs over them. One group serves one family of operators: prefill and fused words
     overlap (operators page, section 7).
@@ -128,7 +130,7 @@ class World:
         *,
         signalling: Signalling = "flags",
         generation: int = 1,
-        hccl_buffsize: int = 200,
+        hccl_buffsize: int | None = None,
         heap: HeapLayout | None = None,
         seed: int = 0,
         versions: Sequence[int] = (2,),
@@ -137,6 +139,10 @@ class World:
         schedule: Schedule = "eager",
         options: DeviceOptions | None = None,
     ) -> None:
+        if ranks < 1 or mode not in get_args(Mode) or signalling not in get_args(Signalling):
+            # anything else would quietly be the other mode or variant
+            raise ValueError(f"no world of {ranks} ranks, mode {mode!r}, signalling {signalling!r}")
+        hccl_buffsize = checks.hccl_buffsize(hccl_buffsize)
         if mode == "shmem" and heap is None:
             raise ValueError("SHMEM mode needs the heap's layout (HeapLayout.prepare)")
         if heap is not None and heap.win_size != hccl_buffsize << 20:
@@ -145,12 +151,18 @@ class World:
         self.generation, self.hccl_buffsize, self.heap, self.seed = generation, hccl_buffsize, heap, seed
         self.versions, self.mtus, self.depth = tuple(versions), tuple(mtus), depth
         self.schedule, self.options = schedule, options
-        self.windows = [Window(rank, hccl_buffsize) for rank in range(ranks)] if mode == "window" else []
+        self.windows: list[Window] = []
+        self._renew()
         self.members: list[Rank] = []
         self.arrived = [0] * ranks
         self.family: str | None = None
         self.group_ep = f"camhil_group_{next(_NUMBER)}"
         _WORLDS[self.group_ep] = self
+
+    def _renew(self) -> None:
+        """Windows as they are before the first call."""
+        if self.mode == "window":
+            self.windows = [Window(rank, self.hccl_buffsize) for rank in range(self.ranks)]
 
     def claim(self, operator: str, family: str) -> None:
         """The group serves ``family`` from now on. Raises OperatorError where it serves another."""
@@ -165,7 +177,11 @@ class World:
             raise OperatorError("prepare", f"the heap has {pe.heap_size} bytes, {self.heap.total} are needed")
         pe.alloc(self.heap.total - HEAP_SYNC_BYTES, 1)
         member = Rank(self, pe.rank, pe, self.heap)
-        self.members = [m for m in self.members if m.rank != pe.rank] + [member]
+        # ranks of another fabric are those of an earlier run: nothing may be compared with them
+        peers = [
+            m for m in self.members if m.pe is not None and m.pe.fabric is pe.fabric and m.rank != pe.rank
+        ]
+        self.members = [*peers, member]
         return member
 
     def fabric(self) -> FabricConfig:
@@ -185,17 +201,24 @@ class World:
         """Run a program on every rank, over plain memory or over the golden NICs; gives what they return.
 
         The only blocking call. Raises what programs raise, HangError, and WorldError for a run whose posts,
-        completions or quiets are not as they must be.
+        completions or quiets are not as they must be. Runs follow one another as calls on one group do; after
+        one that failed the windows are as new. In SHMEM mode each run has a heap of its own.
         """
         todo = [programs] * self.ranks if callable(programs) else list(programs)
         if len(todo) != self.ranks:
             raise ValueError(f"{len(todo)} programs for {self.ranks} ranks")
         if self.mode == "window":
             self.members = [Rank(self, rank) for rank in range(self.ranks)]
-            return run_window(
-                [lambda p=p, m=m: p(m) for p, m in zip(todo, self.members, strict=True)],  # type: ignore[misc]
-                self.seed,
-            )
+            self.arrived = [0] * self.ranks
+            try:
+                return run_window(
+                    [lambda p=p, m=m: p(m) for p, m in zip(todo, self.members, strict=True)],  # type: ignore[misc]
+                    self.seed,
+                )
+            except BaseException:
+                self._renew()
+                # flags and toggles of calls that ended half-way would deceive the next run
+                raise
         return self.run_model(todo).returns
 
     def run_model(self, todo: Sequence[Program]) -> RunResult:

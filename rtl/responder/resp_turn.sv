@@ -130,14 +130,15 @@ module resp_turn
 
   // ------------------------------------------------------------------ judge
   assign judge    = state_q == StJudge;
-  assign draining = drain_i.valid && drain_i.qpi == qpi_q;
+  assign draining = judge && drain_i.valid && drain_i.qpi == qpi_q;
   assign atomic   = is_atomic(entry_i.bth);
   assign nak_here = nak_i && (flush_i || nak_data_i.place == place_i);
   assign ack_here = ack_i && ack_data_i.place == place_i;
   assign idle     = !in_gather_i && !in_answer_i;
-  // an ACK that would have to wait gives way to the response behind it, which covers it, but not if that answers a duplicate
-  assign drop_o   = judge && draining && has_i;
-  assign answers  = judge && !drop_o && idle && (nak_here || ack_here);
+  // an ACK that would have to wait gives way to the response behind it, which covers it, but not if that answers a
+  // duplicate
+  assign drop_o   = draining && has_i;
+  assign answers  = judge && !draining && idle && (nak_here || ack_here);
   assign tries    = judge && !drop_o && has_i && !nak_here && !(ack_here && (idle || entry_i.dup));
   assign amo      = tries && atomic && (executed_i || entry_i.dup) && !in_gather_i;
   assign go       = tries && !atomic && !in_answer_i && job_room_i;
@@ -150,10 +151,10 @@ module resp_turn
       value: !amo ? '0 : entry_i.dup ? entry_i.addr : value_i
   };
   assign answer_dup_o = amo && entry_i.dup;
-  // what a reset drops takes the answers behind it along, those that come later too
-  assign clear_nak_o = (answer_valid_o && nak_here) || (drop_o && !nak_here);
-  assign clear_ack_o = (answer_valid_o && ack_here && !nak_here) || (go && ack_here) ||
-                       (judge && ack_i && !ack_here && (drop_o || flush_i));
+  // what a reset drops, here or in gather, takes the answers behind it along, those that come later too
+  assign clear_nak_o = (answer_valid_o && nak_here) || draining;
+  assign clear_ack_o = (answer_valid_o && ack_here && !nak_here) || (go && ack_here) || draining ||
+                       (judge && ack_i && !ack_here && flush_i);
 
   assign mtu  = 13'd128 << entry_i.mtu;
   assign last = left_i <= 32'(mtu);

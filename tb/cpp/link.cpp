@@ -17,15 +17,26 @@ constexpr size_t kMaxPacket = 16384;  // far above 4096 + headers: more is a NIC
 struct Packet {
     std::vector<uint8_t> bytes;
     unsigned source = 0;
-    uint64_t first = 0;  // cycle of its first beat
+    uint64_t first = 0;   // cycle of its first beat
+    uint64_t number = 0;  // on the link, from 1
+    uint64_t sent = 0;    // among those of its source, from 0
     uint64_t due = 0;
+};
+
+// A packet that a rule holds back until `later` packets behind it have passed, or until a cycle.
+struct Held {
+    Packet packet;
+    uint32_t rule = 0;
+    uint64_t later = 0, passed = 0, until = 0;
 };
 
 struct Port {
     std::vector<uint8_t> sending;  // beats of the packet that is being sent
     uint64_t first = 0;            // cycle of its first beat
     bool oversize = false;
+    uint64_t sent = 0;             // packets sent so far
     std::deque<Packet> arriving;
+    std::vector<Held> held;        // oldest first
     size_t offset = 0;             // bytes of the first one that the NIC has
     uint64_t rx_free = 0;          // cycle at which the pause ends
     TbRandom tx_rng, rx_rng, delay_rng;
@@ -34,6 +45,8 @@ struct Port {
 Port g_port[kMaxPes];
 std::unordered_map<uint64_t, unsigned> g_route;  // MAC (first byte on the wire is the most significant) -> PE
 std::vector<std::vector<uint8_t>> g_spare;
+uint64_t g_packets;  // that had a route, since the last seed
+uint64_t g_held;     // of all ports
 
 std::vector<uint8_t> buffer() {
     if (g_spare.empty()) return {};
@@ -44,19 +57,71 @@ std::vector<uint8_t> buffer() {
 }
 
 // The queue keeps the order per destination: a packet that is due waits for those before it.
-void enqueue(unsigned pe, Packet&& p) {
+void enqueue(unsigned pe, Packet&& p, uint64_t delay = 0) {
     Port& port = g_port[pe];
     const TbKnobs& k = g_knobs[pe];
     // latency is that of a beat, as on a wire; but the packet is here as a whole before it goes on
-    const uint64_t due = p.first + k.link_latency + port.delay_rng.upto(k.link_latency_jitter);
+    const uint64_t due = p.first + k.link_latency + port.delay_rng.upto(k.link_latency_jitter) + delay;
     p.due = due > g_tb.cycle ? due : g_tb.cycle + 1;
     if (p.due < g_tb.work_due) g_tb.work_due = p.due;
     port.arriving.push_back(std::move(p));
 }
 
-// Every packet passes here once. Fault rules (drop, duplicate, delay, reorder, corrupt) act at this place: a rule sees the
-// packet with its source and destination and decides what is enqueued.
-void forward(unsigned destination, Packet&& p) { enqueue(destination, std::move(p)); }
+TbLinkPacket name(unsigned destination, const Packet& p) { return {p.number, p.sent, p.source, destination}; }
+
+// Sends on what has been held back long enough: `passed` is the number of a packet that has just been queued (0: none has).
+void release(unsigned destination, uint64_t passed) {
+    auto& held = g_port[destination].held;
+    for (Held& h : held)
+        if (h.packet.number < passed) h.passed++;
+    for (size_t i = 0; i < held.size(); ++i) {
+        Held& h = held[i];
+        if (h.passed < h.later && h.until > g_tb.cycle) continue;
+        faults_release(h.rule, name(destination, h.packet), h.packet.bytes.data(), h.packet.bytes.size(), h.passed);
+        Packet p = std::move(h.packet);
+        held.erase(held.begin() + static_cast<ptrdiff_t>(i));
+        g_held--;
+        const uint64_t number = p.number;
+        enqueue(destination, std::move(p));
+        // it has in turn passed those that are older: from the start again
+        release(destination, number);
+        return;
+    }
+}
+
+void faulty(unsigned destination, Packet&& p) {
+    size_t size = p.bytes.size();
+    const TbFaultVerdict v = faults_judge(name(destination, p), p.bytes.data(), &size);
+    p.bytes.resize(size);
+    const uint64_t number = p.number;
+    switch (v.action) {
+    case kLinkDrop: g_spare.push_back(std::move(p.bytes)); return;
+    case kLinkReorder: {
+        Held h;
+        h.rule = v.rule;
+        h.later = v.amount;
+        h.until = g_tb.cycle + v.within;
+        if (h.until < g_tb.work_due) g_tb.work_due = h.until;
+        h.packet = std::move(p);
+        g_port[destination].held.push_back(std::move(h));
+        g_held++;
+        return;
+    }
+    case kLinkDuplicate:
+        for (uint64_t i = 0; i < v.amount; ++i) enqueue(destination, Packet{p});
+        break;
+    default: break;
+    }
+    enqueue(destination, std::move(p), v.action == kLinkDelay ? v.amount : 0);
+    if (g_held) release(destination, number);
+}
+
+// Every packet that a NIC sent and that has a route passes here once: the place of the fault rules (faults.cpp).
+void forward(unsigned destination, Packet&& p) {
+    p.number = ++g_packets;
+    if (__builtin_expect(g_fault_rules || g_held, 0)) faulty(destination, std::move(p));
+    else enqueue(destination, std::move(p));
+}
 
 void route(Packet&& p) {
     uint64_t mac = 0;
@@ -74,6 +139,11 @@ void route(Packet&& p) {
 
 bool link_has_work(unsigned pe, uint64_t cycle, uint64_t* due) {
     const Port& port = g_port[pe];
+    if (__builtin_expect(g_held != 0, 0)) {
+        release(pe, 0);
+        for (const Held& h : port.held)
+            if (h.until < *due) *due = h.until;
+    }
     if (port.arriving.empty()) return false;
     const uint64_t at = port.offset ? cycle : port.arriving.front().due;
     if (at <= cycle) return true;
@@ -82,6 +152,8 @@ bool link_has_work(unsigned pe, uint64_t cycle, uint64_t* due) {
 }
 
 void link_seed(uint64_t seed) {
+    g_packets = 0;
+    faults_seed(seed);
     for (unsigned pe = 0; pe < kMaxPes; ++pe) {
         g_port[pe].tx_rng.seed(seed, 0x200 + pe);
         g_port[pe].rx_rng.seed(seed, 0x210 + pe);
@@ -107,6 +179,7 @@ extern "C" int link_tx(int pe, const svBitVecVal* data, uint64_t keep, int last)
         p.bytes = std::exchange(port.sending, buffer());
         p.source = static_cast<unsigned>(pe);
         p.first = port.first;
+        p.sent = port.sent++;
         if (!port.oversize) route(std::move(p));
         port.oversize = false;
     }
@@ -164,5 +237,5 @@ TB_API bool tb_inject(unsigned pe, const uint8_t* bytes, uint64_t len) {
     return true;
 }
 
-// Packets on their way to `pe`, the one in delivery included.
-TB_API uint64_t tb_link_pending(unsigned pe) { return g_port[pe].arriving.size(); }
+// Packets on their way to `pe`, the one in delivery and those that are held back included.
+TB_API uint64_t tb_link_pending(unsigned pe) { return g_port[pe].arriving.size() + g_port[pe].held.size(); }

@@ -39,6 +39,7 @@ struct TbControl {
     uint64_t event_wakes;   // 1: a rising event_o raises attention
     uint64_t link_dropped;  // packets without a route
     uint64_t faults;        // FAULT records pushed
+    uint64_t link_faults;   // faults that rules applied on the link
 };
 TB_API TbControl g_tb;
 
@@ -134,6 +135,94 @@ static inline void rec_fault(unsigned pe, uint64_t code, uint64_t addr, uint8_t 
     r->aux0 = aux0;
     g_tb.faults++;
 }
+
+// ------------------------------------------------------------------------------------------------------ link faults
+enum : uint8_t {
+    kLinkDrop = 1,
+    kLinkDuplicate = 2,
+    kLinkDelay = 3,
+    kLinkReorder = 4,
+    kLinkCorrupt = 5,
+    kLinkTruncate = 6,
+    kLinkRelease = 7,  // in the log only: a packet that was held back goes on
+};
+
+// Which conditions of a rule count.
+enum : uint32_t {
+    kIfQp = 1,
+    kIfPsn = 2,
+    kIfOpcode = 4,
+    kIfSize = 8,
+    kIfTime = 16,
+    kIfPacket = 32,
+    kIfNth = 64,
+    kIfEveryNth = 128,
+    kIfRandom = 256,
+};
+
+enum : uint8_t { kInAnywhere, kInHeader, kInEthernet, kInIp, kInUdp, kInBth, kInExtended, kInPayload, kInIcrc };
+enum : uint8_t { kCutAnywhere, kCutTo, kCutBy };
+
+static constexpr unsigned kFaultEdits = 16;  // bits or bytes of one packet that one fault changes at most
+
+// A rule as tb/sim/fault_rule.py compiles it (RULE there); ranges include both ends.
+struct TbFaultRule {
+    uint32_t conditions;  // kIf...
+    uint32_t id;          // what the log calls it
+    uint8_t action;
+    uint8_t region;       // corrupt: kIn...
+    uint8_t bytes;        // corrupt: 0 bits, 1 bytes
+    uint8_t cut;          // truncate: kCut...
+    int8_t source, destination;  // -1: any
+    uint8_t syndromes;    // bit s: an Acknowledge whose AETH syndrome has the upper three bits s
+    uint8_t reserved;
+    uint32_t qp_low, qp_high;
+    uint32_t psn_low, psn_high;  // modulo 2^24
+    uint64_t opcodes[4];  // bit per opcode
+    uint64_t size_low, size_high;
+    uint64_t time_low, time_high;
+    uint64_t packet_low, packet_high;
+    uint64_t nth_low, nth_high;
+    uint64_t every;       // each so many-th
+    uint64_t chance, chance_of;
+    uint64_t amount;      // copies; cycles; later packets; bits or bytes; bytes to keep or to cut
+    uint64_t within;      // reorder: cycles after which the packet goes on in any case
+    uint64_t limit;       // 0: none
+};
+static_assert(sizeof(TbFaultRule) == 176);
+
+// One line of the fault log (LOG in tb/sim/fault_log.py).
+struct TbFaultEntry {
+    uint64_t time;
+    uint64_t record;       // records of the stream that were pushed before it
+    uint64_t packet;       // number of the packet on the link, from 1
+    uint64_t sent;         // number of the packet among those of its source (of its TXPKT records), from 0
+    uint64_t amount;       // copies, cycles, later packets (release: that have passed), edits, bytes left
+    uint32_t rule, size, qp, psn;
+    uint8_t action, source, destination, opcode;
+    uint8_t roce;          // 0: no RoCEv2 frame, so no opcode, QP and PSN
+    uint8_t edits;         // entries of `edit` that count
+    uint8_t reserved[2];
+    uint32_t edit[kFaultEdits];  // offset << 8 | what was XORed to that byte
+};
+static_assert(sizeof(TbFaultEntry) == 128);
+
+// What the link has to do with a packet; the bytes are already as they shall arrive.
+struct TbFaultVerdict {
+    uint8_t action = 0;  // 0, kLinkDrop, kLinkDuplicate, kLinkDelay or kLinkReorder
+    uint32_t rule = 0;
+    uint64_t amount = 0, within = 0;
+};
+struct TbLinkPacket {
+    uint64_t number, sent;
+    unsigned source, destination;
+};
+// True while there is any rule.
+extern bool g_fault_rules;
+TbFaultVerdict faults_judge(const TbLinkPacket& p, uint8_t* bytes, size_t* size);
+// The packet that the rule held back goes on, after `passed` later ones.
+void faults_release(uint32_t rule, const TbLinkPacket& p, const uint8_t* bytes, size_t size, uint64_t passed);
+void faults_seed(uint64_t seed);
 
 // ------------------------------------------------------------------------------------------------------------ memory
 // Called by link and mailbox for their part of `work`.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import ctypes
 import enum
+from collections.abc import Iterable
 from typing import Any
 
 import cocotb
@@ -18,6 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from cocotb.triggers import Timer, ValueChange
 
+from tb.sim.fault_log import LOG
+from tb.sim.fault_rule import RULE, Rule, compile_rules
+from tb.sim.faults import as_rules
 from tb.sim.records import RECORD
 from tb.sim.workload import ALL_PES, Op, Workload
 
@@ -63,6 +67,7 @@ class _Ctl(enum.IntEnum):
     EVENT_WAKES = 16
     LINK_DROPPED = 17
     FAULTS = 18
+    LINK_FAULTS = 19
 
 
 class SimStalled(Exception):
@@ -105,6 +110,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tb_set_mac": (None, [_PE, _U64]),
     "tb_inject": (ctypes.c_bool, [_PE, ctypes.c_char_p, _U64]),
     "tb_link_pending": (_U64, [_PE]),
+    "tb_set_faults": (None, [_PTR, _U64]),
+    "tb_fault_log": (_U64, [_PTR, _U64]),
+    "tb_fault_log_lost": (_U64, []),
+    "tb_fault_sizes": (_U64, []),
 }
 
 
@@ -124,6 +133,13 @@ def _load() -> ctypes.CDLL:
 def _view(address: int, size: int, dtype: Any) -> npt.NDArray[Any]:
     buffer = (ctypes.c_uint8 * size).from_address(address)
     return np.frombuffer(buffer, dtype=dtype)
+
+
+#: knobs that an access waits for, with their defaults (tb/cpp/tb.h)
+_WAITS = {
+    "mem_latency": 20, "mem_latency_jitter": 0, "commit_delay": 0, "link_latency": 20,
+    "link_latency_jitter": 0, "stall_max": 8,
+}  # fmt: skip
 
 
 class SimLib:
@@ -147,10 +163,16 @@ class SimLib:
         self._fired = np.zeros(1024, np.uint32)
         self._result = (ctypes.c_uint64(), ctypes.c_uint32())
         self._workload: Workload | None = None
+        #: every fault rule that was ever set; the log's rule numbers are indexes
+        self.fault_rules: list[Rule] = []
+        if self._lib.tb_fault_sizes() != RULE.itemsize << 32 | LOG.itemsize:
+            raise RuntimeError("tb/sim/fault_rule.py and fault_log.py do not fit tb/cpp/tb.h")
         #: NICs out of reset; PEs are numbered from 0
         self.n_pes = int(self._ctl[_Ctl.ACTIVE]).bit_count()
         self._region_bases = [[] for _ in range(self.n_pes)]
         self._regions = [[] for _ in range(self.n_pes)]
+        #: largest value of each knob so far, by PE and name
+        self._longest: dict[tuple[int, str], int] = {}
         self._ctl[_Ctl.EVENT_WAKES] = 1
 
     # --------------------------------------------------------------------------------------------------- time
@@ -361,18 +383,47 @@ class SimLib:
         self._log(Op.MAC, pe, mac)
 
     def inject(self, pe: int, packet: bytes) -> None:
-        """Sends a frame from outside to the PE's port, whatever its MAC says; link latency applies."""
+        """Sends a frame from outside to the PE's port, whatever its MAC says; link latency
+        applies, fault rules do not.
+        """
         if not self._lib.tb_inject(pe, packet, len(packet)):
             raise ValueError(f"packet of {len(packet)} bytes")
 
     def link_pending(self, pe: int) -> int:
-        """Packets on their way to the PE."""
+        """Packets on their way to the PE, those that a fault rule holds back included."""
         return int(self._lib.tb_link_pending(pe))
 
     @property
     def link_dropped(self) -> int:
         """Packets that had no route."""
         return int(self._ctl[_Ctl.LINK_DROPPED])
+
+    def set_faults(self, rules: str | Rule | Iterable[str | Rule]) -> None:
+        """These fault rules in place of all others (docs/faults.md): text, rules, or a sequence of both.
+
+        They start anew, with their counts at 0 and their draws from the run's seed; an empty sequence takes
+        all away. Packets that are held back stay so. Raises RuleError; RuntimeError while a workload is
+        being recorded, which does not hold rules.
+        """
+        new = as_rules(rules)
+        if self._workload is not None:
+            raise RuntimeError("a recorded workload does not hold fault rules")
+        table = compile_rules(new, len(self.fault_rules))
+        self._lib.tb_set_faults(table.ctypes.data, len(table))
+        self.fault_rules += new
+
+    def fault_log(self) -> npt.NDArray[np.void]:
+        """What the rules did since the last call (dtype fault_log.LOG), in order. Raises RecordOverflow."""
+        if lost := self._lib.tb_fault_log_lost():
+            raise RecordOverflow(f"{lost} entries of the fault log were lost")
+        log = np.zeros(self._lib.tb_fault_log(None, 0), LOG)
+        self._lib.tb_fault_log(log.ctypes.data, len(log))
+        return log
+
+    @property
+    def link_faults(self) -> int:
+        """Faults that rules applied so far."""
+        return int(self._ctl[_Ctl.LINK_FAULTS])
 
     # ------------------------------------------------------------------------------------------------ records
     def drain(self) -> npt.NDArray[np.void]:
@@ -430,7 +481,17 @@ class SimLib:
             return
         if not self._lib.tb_set_knob(-1 if pe is None else pe, name.encode(), value):
             raise ValueError(f"unknown knob '{name}'")
+        for one in range(self.n_pes) if pe is None else (pe,):
+            self._longest[one, name] = max(value, self._longest.get((one, name), 0))
         self._log(Op.KNOB, ALL_PES if pe is None else pe, value, data=name.encode())
+
+    def longest_wait(self, pe: int) -> int:
+        """Cycles that one access of a PE and its packet can take at most, as the knobs were so far.
+
+        An access may be under way since before a knob was lowered, so the largest value counts.
+        """
+        times = {name: self._longest.get((pe, name), usual) for name, usual in _WAITS.items()}
+        return sum(times.values()) + 7 * times["stall_max"]  # a pause on each channel on the way
 
     def set_event_wakes(self, on: bool) -> None:
         """Whether a rising event_o wakes Python (default: yes)."""

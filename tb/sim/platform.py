@@ -34,6 +34,8 @@ COUNTERS = 0x1000
 PROGRESS_S = 1.0
 #: cycles in which a NIC with nothing to do must have become quiet after the programs ended
 SETTLE = 20_000
+#: cycles between two looks at whether anything happens
+STEP = 256
 
 Sink = Callable[[npt.NDArray[np.void], npt.NDArray[np.uint8]], None]
 
@@ -275,15 +277,17 @@ class Rig:
 
     # ------------------------------------------------------------------------------------ after
     async def settle(self) -> None:
-        """Let everything in flight arrive: until nothing is recorded any more for a while."""
-        quiet = 0
-        for _ in range(SETTLE // 256):
-            await self.lib.cycles(256)
+        """Let everything in flight arrive: until nothing is recorded any more for longer than any latency."""
+        quiet, longest = 0, max(self.lib.longest_wait(pe) for pe in range(self.fabric.n_pes))
+        enough = max(3, -(-longest // STEP) + 1)
+        # as many accesses one after the other as fit in between on memory as it is by default
+        for _ in range(SETTLE // STEP * max(1, longest // STEP)):
+            await self.lib.cycles(STEP)
             busy = self.drain().size or any(
                 self.lib.mmio_pending(pe) or self.lib.link_pending(pe) for pe in range(self.fabric.n_pes)
             )
             quiet = 0 if busy else quiet + 1
-            if quiet == 3:
+            if quiet == enough:
                 return
 
     async def counters(self, pe: int) -> list[int]:

@@ -21,7 +21,7 @@ from tb.sim import build, run
 
 ROOT = build.ROOT
 PROGRAMS = ROOT / "programs"
-DEFAULT_PROGRAMS = ("mixed",)
+DEFAULT_PROGRAMS = ("moe_prefill", "mixed")
 #: seconds between two lines of progress where the output is no terminal
 _LINE_EVERY = 5.0
 #: where a run says in one line what its capture holds

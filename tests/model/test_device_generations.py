@@ -46,6 +46,22 @@ async def bad_put(pe: Pe, src: int, nbytes: int = 8, qp: int = 0) -> None:
     await device.aclshmemi_roce_write(pe, pe.ptr(src, 1) + BEYOND, src, 1, qp, nbytes)
 
 
+@pytest.mark.parametrize("generation", [G1, G2, G3])
+@pytest.mark.parametrize("action", ["post", "quiet"])
+def test_the_own_rank_has_no_queues(action: str, generation: Generation) -> None:
+    """7.3: its entry is zero: every use divides by depth 0, and debug builds of G3 assert it."""
+
+    async def main(pe: Pe) -> None:
+        src = pe.alloc(8)
+        await (pe.put_nbi(src, src, 8, 0) if action == "post" else pe.quiet(0))
+
+    text = f"{action} to PE 0, QP 0, whose SQ depth is 0"
+    with pytest.raises(ZeroDivisionError, match=text):
+        debug_run(main, debug=False, generation=generation).run()
+    with pytest.raises(DeviceAbort if generation is G3 else ZeroDivisionError, match=text):
+        debug_run(main, generation=generation).run()
+
+
 # ------------------------------------------------------------------ drains
 @pytest.mark.parametrize("generation", Generation)
 @pytest.mark.parametrize(("depth", "start", "version", "schedule"), [

@@ -2,7 +2,8 @@
 
 Sweep: sizes, seeds, start indices, fills. Stimulus: fabrics. Checks: offsets of the device page 7.2 read
 back by hand, programming accepted by the command engine, owner bits of a ring, no two regions meet, bad
-configurations are refused. Timing: none. Does not prove: the transport manager, which comes later.
+configurations are refused. Timing: none. Does not prove: the transport manager behind it, which has tests of
+its own (test_host_*).
 """
 
 from __future__ import annotations

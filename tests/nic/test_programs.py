@@ -1,7 +1,7 @@
 """Every program of programs/ on the RTL, judged.
 
 Sweep: 2 and 4 NICs; each PE with a driver generation of its own, everything else mixed, dirty UB.
-Stimulus: the examples as they are; the mixed program is test_programs_mixed.py's.
+Stimulus: the examples as they are; test_programs_mixed.py and test_moe_prefill.py have the others.
 Checks: what the programs assert; what some of them return; no problem; the judge's.
 Timing: none. Not proved: more than 4 NICs.
 """
@@ -55,7 +55,12 @@ async def run(dut: Any, name: str, n_pes: int, **constants: int) -> tuple[RunRes
 
 def test_every_program_is_here() -> None:
     """A new program must be named above."""
-    assert {path.stem for path in PROGRAMS.glob("*.py")} == {*EXAMPLES, "mixed"}
+    assert {path.stem for path in PROGRAMS.glob("*.py")} == {
+        *EXAMPLES,
+        "mixed",
+        "moe_prefill",
+        "moe_prefill_atomics",
+    }
 
 
 @cocotb.test()

@@ -96,7 +96,7 @@ class Waiter:
 
 
 def test_span() -> None:
-    """First SQ doorbell to the write that satisfied the last wait; CQ doorbells, other PEs, later writes: no."""
+    """First SQ doorbell to the write that satisfied the last wait, and nothing else."""
     from pymodel.nic.params import DEFAULT_PARAMS, AxiId
 
     page = DEFAULT_PARAMS.db_base + 3 * DEFAULT_PARAMS.db_page_bytes

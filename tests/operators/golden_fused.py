@@ -6,6 +6,7 @@ routing loops. `Case` makes inputs that differ per (rank, token, k) and per expe
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,20 @@ import numpy as np
 
 F32 = np.float32
 BF16, FP16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+
+
+@functools.cache
+def _weights(seed: int, expert: int, hidden: int, width: int, int4: bool, scale_type: Any) -> tuple[Any, ...]:
+    rng = np.random.default_rng((seed, 7, expert + 1))
+    low, high = (-8, 8) if int4 else (-16, 17)
+    w1 = rng.integers(low, high, (hidden, width), np.int8)
+    w2 = rng.integers(low, high, (width // 2, hidden), np.int8)
+    own = 1 + 0.125 * (expert + 1)
+    s1 = ((0.0015 + 0.003 * rng.random(width)) * own).astype(scale_type)
+    s2 = ((0.0015 + 0.003 * rng.random(hidden)) * own).astype(scale_type)
+    for array in (w1, s1, w2, s2):
+        array.flags.writeable = False
+    return w1, s1, w2, s2
 
 
 @dataclass
@@ -84,16 +99,9 @@ class Case:
     def mask(self, rank: int) -> Any:
         return None if self.masked is None else np.arange(self.batches[rank]) < self.masked[rank]
 
-    def expert(self, expert: int) -> tuple[Any, Any, Any, Any]:
+    def expert(self, expert: int) -> tuple[Any, ...]:
         """Weights and scales of an expert (-1: the shared one), from (seed, expert) alone."""
-        rng = np.random.default_rng((self.seed, 7, expert + 1))
-        low, high = (-8, 8) if self.int4 else (-16, 17)
-        w1 = rng.integers(low, high, (self.hidden, self.width), np.int8)
-        w2 = rng.integers(low, high, (self.width // 2, self.hidden), np.int8)
-        own = 1 + 0.125 * (expert + 1)
-        s1 = ((0.0015 + 0.003 * rng.random(self.width)) * own).astype(self.scale_type)
-        s2 = ((0.0015 + 0.003 * rng.random(self.hidden)) * own).astype(self.scale_type)
-        return w1, s1, w2, s2
+        return _weights(self.seed, expert, self.hidden, self.width, self.int4, np.dtype(self.scale_type))
 
     def slots(self, rank: int) -> list[tuple[int, int, int]]:
         """(token, k, expert) of what a rank sends, in flat order."""
@@ -172,7 +180,7 @@ class Row:
     """float64, never quantised."""
 
 
-def staged(case: Case, row: Any, weights: tuple[Any, Any, Any, Any]) -> Row:
+def staged(case: Case, row: Any, weights: tuple[Any, ...]) -> Row:
     """A float32 row [h] through an expert."""
     w1, s1, w2, s2 = weights
     q, scale = quantised(row)
@@ -277,8 +285,11 @@ class GoldenWindows:
         self.calls += 1
 
 
-def closed_form(case: Case, atomics: bool) -> tuple[int, int, int]:
-    """(WRITEs, atomics, bytes of WRITEs) of one call on all ranks, from the routing alone."""
+def closed_form(case: Case, atomics: bool, before: Case | None = None) -> tuple[int, int, int]:
+    """(WRITEs, atomics, bytes of WRITEs) of one call on all ranks, from the routing alone.
+
+    A call whose addresses differ from the one ``before`` starts with a barrier: 4 bytes a rank and round.
+    """
     copies = case.copies()
     np.fill_diagonal(copies, 0)
     rows, pairs, r = int(copies.sum()), int((copies > 0).sum()), case.ranks
@@ -287,4 +298,7 @@ def closed_form(case: Case, atomics: bool) -> tuple[int, int, int]:
     tail = 512 if case.local > 1 else 128
     writes = rows * (3 if case.local > 1 else 2) + status + flags
     size = rows * (case.hidden + tail + 2 * case.hidden) + 32 * (status + flags)
+    if before is not None and (before.max_bs, before.hidden) != (case.max_bs, case.hidden):
+        rounds = (r - 1).bit_length()
+        writes, size = writes + r * rounds, size + 4 * r * rounds
     return writes, 2 * pairs if atomics else 0, size

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pymodel.device.pe import Pe
 from tests.operators.fused_runs import KINDS, Outcome, run_cases, slow_qp
 from tests.operators.golden_fused import BF16, FP16, Case, Golden, GoldenWindows, closed_form, golden
 
@@ -74,7 +75,8 @@ def same_bits(one: Outcome, other: Outcome) -> None:
 def check_posts(cases: list[Case], outcome: Outcome, atomics: bool) -> None:
     """WQEs by opcode and their bytes."""
     assert outcome.run is not None
-    expect = np.sum([closed_form(case, atomics) for case in cases], axis=0)
+    pairs = zip(cases, [None, *cases[:-1]], strict=True)
+    expect = np.sum([closed_form(case, atomics, before) for case, before in pairs], axis=0)
     run = outcome.run
     assert (run.posts - run.atomics - run.reads, run.atomics, run.put_bytes) == tuple(expect)
     assert run.reads == 0
@@ -125,6 +127,7 @@ def test_variants(name: str) -> None:
         "schedule": ("eager", "lazy", "random")[number % 3],
         "generation": 1 + number // 3 % 3,
         "versions": ((2,), (1,), (1, 2))[number % 3],
+        "mtus": ((4096,), (256,), (256, 1024))[number // 2 % 3],
         "seed": number,
     }
     check_all([VARIANTS[name]], as_list=number % 2 == 1, **options)
@@ -146,6 +149,14 @@ def test_consecutive_calls(schedule: str, local: int) -> None:
         for n, b in enumerate(batches)
     ]
     check_all(cases, schedule=schedule, seed=5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batches_that_grow_and_shrink(seed: int) -> None:
+    """Another global_bs moves every row, also to where a slower rank still reads the call before."""
+    batches = [(1, 1, 1, 1), (3, 2, 1, 0), (1, 0, 2, 1), (4, 4, 1, 2)]
+    cases = [replace(BASE, top_k=2, batches=b, call=n) for n, b in enumerate(batches)]
+    check_all(cases, schedule="random", seed=seed)
 
 
 @pytest.mark.parametrize("local", [1, 2])
@@ -204,3 +215,22 @@ def test_a_slow_qp(monkeypatch: pytest.MonkeyPatch, kind: str, peer: int) -> Non
     outcome = run_cases(cases, kind, schedule="random", seed=peer)
     same_bits(run_cases(cases), outcome)
     check_posts(cases, outcome, kind == "atomics")
+
+
+def test_where_flags_are_sent_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count words: a slot per (peer, expert) and parity; combine flags: two constants; peers in turn."""
+    sent: list[tuple[int, int, int]] = []
+    original = Pe.put_nbi
+
+    async def put_nbi(self: Pe, dst: int, src: int, nbytes: int, peer: int, qp_idx: int = 0) -> None:
+        if self.rank == 1:
+            sent.append((src - self.heap_base, nbytes, peer))
+        await original(self, dst, src, nbytes, peer, qp_idx)
+
+    monkeypatch.setattr(Pe, "put_nbi", put_nbi)
+    run_cases([replace(BASE, ids="none", call=n) for n in range(4)], "flags")
+    per_call = [sent[n : n + 9] for n in range(0, len(sent), 9)]
+    for number, puts in enumerate(per_call):
+        counts = [((516 << 10) + (number & 1) * 512 * 32 + e * 32, 32, e // 2) for e in (4, 5, 6, 7, 0, 1)]
+        flag = (512 << 10) + (0 if number & 1 else 32)
+        assert puts == [*counts, (flag, 32, 2), (flag, 32, 3), (flag, 32, 0)]

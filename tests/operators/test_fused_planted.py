@@ -175,28 +175,60 @@ def test_two_rows_swapped(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     assert len(held) == 2
 
 
-@pytest.mark.parametrize(("row", "flag"), [(HIDDEN, 512), (2 * HIDDEN, 32)])
-def test_a_flag_before_its_row(monkeypatch: pytest.MonkeyPatch, row: int, flag: int) -> None:
-    """The last row of a kind follows its flag instead of going before it."""
+@pytest.mark.parametrize(("row", "low"), [(HIDDEN, 0), (2 * HIDDEN, 512 << 10)])
+@pytest.mark.parametrize("local", [1, 2])
+def test_a_flag_before_its_row(monkeypatch: pytest.MonkeyPatch, row: int, low: int, local: int) -> None:
+    """The last payload or answer follows the word that says it is there: count word or combine flag."""
+    case = replace(CASES[0], local=local, top_k=3)
     held: list[tuple[int, int, int]] = []
+    flags = local if row == HIDDEN else 1
+    if local == 1 and row == HIDDEN:
+        row += 128
 
     async def late(put: Any, dst: int, src: int, nbytes: int) -> None:
+        nonlocal flags
         if nbytes == row:
             if held:
                 await put(*held.pop())
             held.append((dst, src, nbytes))
         else:
             await put(dst, src, nbytes)
-            await sleep(20_000)
-            while held:
+            flags -= 1
+            if not flags:
+                await sleep(20_000)
                 await put(*held.pop())
 
-    filter_puts(
-        monkeypatch, lambda n, at, seen: n == row or (n == flag and (flag > 32 or at >= 512 << 10)), late
-    )
+    def chosen(nbytes: int, at: int, seen: int) -> bool:
+        return nbytes == row or (nbytes == 32 and (at >= 512 << 10) == bool(low))
+
+    filter_puts(monkeypatch, chosen, late)
     with pytest.raises((RaceError, AssertionError)):
-        check(cases=CASES[:1])
-    assert not held
+        check(cases=[case])
+
+
+@pytest.mark.parametrize("nbytes", [HIDDEN, 512, 2 * HIDDEN])
+def test_an_add_before_its_row(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """The last row of a peer follows the add that counts it."""
+    held: list[Any] = []
+    original, put_nbi = Atomics.add, Pe.put_nbi
+
+    async def late(put: Any, dst: int, src: int, length: int) -> None:
+        for before in held:
+            await put(*before)
+        held[:] = [(dst, src, length)]
+
+    async def add(self: Atomics, dst: int, value: int, peer: int, **more: Any) -> None:
+        await original(self, dst, value, peer, **more)
+        if (self._pe.rank, peer) == (SOURCE, TARGET):
+            await sleep(20_000)
+            for before in held:
+                await put_nbi(self._pe, *before, peer)
+            held.clear()
+
+    filter_puts(monkeypatch, lambda n, at, seen: n == nbytes, late)
+    monkeypatch.setattr(Atomics, "add", add)
+    with pytest.raises((RaceError, AssertionError)):
+        check("atomics", cases=CASES[:1])
 
 
 def test_one_half_for_both_phases(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,6 +295,26 @@ def test_one_counter_for_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_shmem._Call, "parity", 0)
     with pytest.raises(ProtocolError, match="counter fused_dispatch"):
         run_apart(monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["window", "flags", "atomics"])
+def test_no_barrier_where_addresses_change(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A fast rank's rows land where a slow one still reads."""
+
+    async def settle(rank: Any, places: Any) -> None:
+        pass
+
+    kernel = fused_window if kind == "window" else fused_shmem
+    monkeypatch.setattr(kernel, "settle", settle)
+    slow_qp(monkeypatch, SOURCE, TARGET)
+    batches = [(1, 1, 1, 1), (4, 4, 4, 4), (1, 2, 1, 1), (4, 4, 4, 4)]
+    cases = [replace(CASES[0], call=n, top_k=3, batches=b) for n, b in enumerate(batches)]
+    results = [golden(case) for case in cases]
+    with pytest.raises((AssertionError, RaceError, HangError, ProtocolError)):
+        for seed in range(6):
+            outcome = run_cases(cases, kind, schedule="random", seed=seed)
+            for number, (case, result) in enumerate(zip(cases, results, strict=True)):
+                check_numbers(case, result, outcome, number)
 
 
 def test_calls_apart_without_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 Sweep: 2 to 16 ranks, ragged token counts, one token, ranks that receive nothing, all slots to one expert,
 top-k 1 to 16, up to 512 experts; bf16 and fp16; quantised and not; window mode, SHMEM mode with flags and
-with atomic counters; schedules eager, lazy, random; driver generations 1 to 3; WQE versions 1 and 2; three or
-more calls in a row without a barrier, so both halves are reused. Checks: every defined element of every output
+with atomic counters; schedules eager, lazy, random; driver generations 1 to 3; WQE versions 1 and 2; three
+calls or more without a barrier, so both halves are reused. Checks: every defined element of every output
 equals the golden, so all modes equal each other; undefined ones hold 0xA5; WQEs by rank, operator and opcode
 equal the closed form of the routing; vendor's measure for the vendor's rows. Timing: none.
 """
@@ -74,28 +74,30 @@ def test_edges(name: str, mode: str, signalling: str, quant: bool) -> None:
     _run(EDGES[name], mode, signalling, quant, number, **options)
 
 
-@pytest.mark.parametrize("signalling", ["flags", "atomics"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("generation", [1, 2, 3])
 @pytest.mark.parametrize("version", [1, 2])
-def test_drivers(version: int, generation: int, schedule: str, signalling: str) -> None:
-    """Three layers of different routing, three ranks."""
+def test_drivers(version: int, generation: int, schedule: str) -> None:
+    """Three layers of different routing; signalling and quantisation alternate, so that all pairs occur."""
+    number = 9 * version + 3 * generation + SCHEDULES.index(schedule)
     cases = [make_case(10 * version + s, 3, 6, 3, [3, 1, 2]) for s in range(3)]
-    _run(cases, "shmem", signalling, generation == 2, version, generation=generation, versions=(version,),
-         schedule=schedule)  # fmt: skip
+    signalling = ("flags", "atomics")[number % 2]
+    options = {"generation": generation, "versions": (version,), "schedule": schedule}
+    _run(cases, "shmem", signalling, bool(number & 2), version, **options)
 
 
 @pytest.mark.parametrize("ranks", [5, 8, 16])
 @pytest.mark.parametrize("signalling", ["flags", "atomics"])
 def test_many_ranks(ranks: int, signalling: str) -> None:
-    cases = [make_case(s, ranks, ranks, 2, [1 + (r + s) % 2 for r in range(ranks)]) for s in range(3)]
+    most = 1 if ranks == 16 else 2
+    cases = [make_case(s, ranks, ranks, 2, [1 + (r + s) % most for r in range(ranks)]) for s in range(3)]
     _run(cases, "shmem", signalling, True, ranks)
 
 
 @pytest.mark.parametrize(("mode", "signalling"), MODES)
 def test_512_experts(mode: str, signalling: str) -> None:
     """Tables of 512 experts: 256 on each of two ranks, then 32 on each of 16 in window mode."""
-    cases = [make_case(s, 2, 512, 8, [4, 2]) for s in range(2)]
+    cases = [make_case(s, 2, 512, 8, [2, 1]) for s in range(2)]
     _run(cases, mode, signalling, False)
     if mode == "window":
         _run([make_case(3, 16, 512, 8, [1 + r % 3 for r in range(16)])], mode, signalling, True)
@@ -125,7 +127,7 @@ def layers(draw: st.DrawFn) -> tuple[list[Case], bool, str, str, str, int]:
 
 
 @seed(3)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=14, deadline=None, derandomize=True)
 @given(layers())
 def test_property(drawn: tuple[list[Case], bool, str, str, str, int]) -> None:
     cases, quant, mode, signalling, schedule, number = drawn
