@@ -223,8 +223,8 @@ module requester
   retry_ctl i_retry (
     .clk_i, .rst_ni, .ctx_i, .live_i(live & ~stop), .drain_i, .drain_busy_o(drain_retry), .rsp_i(ack_retry),
     .over_i(over), .una_i(una), .ack_busy_i(ack_busy), .ack_qpi_i(ack_qpi), .iss_i(iss), .held_i(held),
-    .hold_o(retry_hold), .rewind_o, .rewound_i, .first_en_o(first_en), .first_qpi_o(first_qpi), .first_slot_o(first_slot), .first_i(first_psn),
-    .back_o(back), .fail_o(retry_fail), .cnt_retry_o(cnt_retry)
+    .hold_o(retry_hold), .rewind_o, .rewound_i, .first_en_o(first_en), .first_qpi_o(first_qpi), .first_slot_o(first_slot),
+    .first_i(first_psn), .back_o(back), .fail_o(retry_fail), .cnt_retry_o(cnt_retry)
   );
   assign drain_ack = ack_busy && (ack_qpi == drain_i.qpi);
 
