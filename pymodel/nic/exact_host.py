@@ -216,7 +216,11 @@ class Host(Part):
             # executed or not, it was never answered
             self.core.loose.add((pe, int(Cnt.ATOMIC)))
         self.core.drop_requests(g, held)
-        for due in (s.r_nak, s.r_nak_before, s.r_dup, self.core.early, self.core.maybe, s.q_reads):
+        core = self.core
+        for due in (
+            s.r_nak, s.r_nak_before, s.r_dup, s.saved, s.q_reads,
+            core.early, core.maybe, core.recovery, core.dup_due,
+        ):  # fmt: skip
             due.pop(g, None)
         # packets that met its change to ERR and were not executed after all
         for queue in (s.inbound[pe], s.results[pe]):

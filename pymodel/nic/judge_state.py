@@ -157,7 +157,9 @@ class State:
         #: g -> READs and atomics that the responder holds, in order of arrival = of PSNs. One goes when its
         #: last response left the NIC. No response with a PSN behind the first one's may leave
         self.r_reads: dict[int, deque[Request]] = {}
-        #: QPs that only the exact engine judges: errors, flush, a NAK
+        #: g -> packet -> original value of atomics that were answered, oldest first: for their duplicates
+        self.saved: dict[int, dict[int, int]] = {}
+        #: QPs that only the exact engine judges: errors, flush, a NAK, loss recovery, duplicates
         self.q_odd = np.zeros(nq, np.bool_)
 
         # ---- WQEs and message ends, one ring of rows per QP
@@ -195,7 +197,8 @@ class State:
         self.w_local = np.zeros(total, np.bool_)  # that error was found by the requester itself
         self.w_time = np.zeros(total, np.int64)  # cycle of the doorbell
         self.w_pos = np.zeros(total, np.int64)  # record of the doorbell
-        self.w_done = np.zeros(total, np.int64)  # cycle of its CQE, where that carries an error
+        #: cycle of its CQE, where that carries an error or its QP recovers from a loss
+        self.w_done = np.zeros(total, np.int64)
         self.w_sent = np.zeros(
             total, np.int64
         )  # record of its last packet, far away: not sent (batch engine)
@@ -373,6 +376,13 @@ class State:
         """An MR was invalidated."""
         self.mrs[pe].pop(index, None)
         self.mr_rows[pe, index]["valid"] = False
+
+    def save(self, g: int, number: int, value: int) -> None:
+        """An atomic was answered: its duplicates get the same value."""
+        saved = self.saved.setdefault(g, {})
+        saved[number] = value
+        while len(saved) > 2 * self.params.max_dest_rd_atomic:
+            del saved[next(iter(saved))]
 
     def retired(self, g: int) -> int:
         """First WQE index that is not complete: silent ones (ce = 0) complete when they are acknowledged.
