@@ -19,6 +19,8 @@ from pymodel.nic.params import Cnt
 
 #: cycles that a packet, a response or a write may need on its way through the NIC
 LAG: Final = 8192
+#: cycles that a response may wait in the receive path before it counts
+PATH: Final = 1024
 #: kinds of causes; they are also the places of their counts in `Recovery.starts`
 SEQ, RNR = 0, 1
 #: RNR time codes in units of 10 us, from 2 on they double every second code (InfiniBand volume 1, 9.7.5.2.8)
@@ -91,10 +93,10 @@ class Retry(Part):
             since = max([since, *(time for mark, time in r.marks if mark == number)])
         return max(since, int(s.w_time[row]))
 
-    def expired(self, g: int, number: int) -> bool:
-        """Whether the timer may have expired by now."""
+    def expired(self, g: int, number: int, later: int = 0) -> bool:
+        """Whether the timer may have expired by now, or `later` cycles later."""
         wait = self._timer(g)
-        return bool(wait) and self.core.time >= self._ran_from(g, number) + wait
+        return bool(wait) and self.core.time + later >= self._ran_from(g, number) + wait
 
     def wqe_of(self, g: int, number: int) -> int:
         """WQE that a packet which was sent belongs to."""
@@ -106,10 +108,9 @@ class Retry(Part):
         return idx
 
     def before_advance(self, g: int) -> None:
-        """An answer comes: a timer that expired just now may have counted a pass that nobody sees."""
-        if self.s.q_ack[g] < self.s.q_tx[g] and self.expired(g, int(self.s.q_ack[g])):
-            self.state(g)
-            self.core.retry_open[int(self.s.q_pe[g])] += 1
+        """An answer comes: a timer that expires before it counts begins a pass after it, or one unseen."""
+        if self.s.q_ack[g] < self.s.q_tx[g] and self.expired(g, int(self.s.q_ack[g]), PATH):
+            self.event(g)
 
     def advanced(self, g: int) -> None:
         """The oldest unacknowledged packet may have moved."""
@@ -159,7 +160,6 @@ class Retry(Part):
             self.find(Check.TX_RETRY, pe, "packet sent again",
                       f"from PSN {self.core.sq_psn(g, int(s.q_ack[g])):#08x} on, the oldest unacknowledged",
                       f"PSN {psn:#08x}", g, idx, psn)  # fmt: skip
-        r.fresh = False
         r.ghosts = {n: x for n, x in r.ghosts.items() if n < number}
         self.count(pe, Cnt.RETRY)
         ready = [e for e in r.events if e[0] <= now]
@@ -171,12 +171,15 @@ class Retry(Part):
             self.core.retry_open[pe] -= 1
         elif self.expired(g, number):
             r.base = self._ran_from(g, number) + self._timer(g)
+        elif r.fresh and self._timer(g) and now >= s.w_time[s.row(g, idx)] + self._timer(g):
+            pass  # it may have expired before an answer that the batch engine saw
         else:
             why = "a NAK 0, data ahead, a passed answer or a timer that has expired"
             if r.events:
                 why = f"nothing before cycle {min(r.events)[0]}, the end of the RNR wait"
             self.find(Check.TX_RETRY, pe, "cause of sending again", why, f"none in cycle {now}", g, idx, psn)
             return
+        r.fresh = False
         done = r.starts.setdefault(number, [0, 0])
         done[kind] += 1
         most = self._most(g, kind)
@@ -209,7 +212,7 @@ class Retry(Part):
     def unsure(self, g: int, number: int) -> bool:
         """Whether the NIC may have forgotten that it expects a data packet."""
         r = self.of.get(g)
-        if self.expired(g, int(self.s.q_ack[g])):
+        if self.expired(g, int(self.s.q_ack[g]), PATH):
             r = self.state(g)
         return r is not None and bool(r.events or r.guess or r.pos <= number < self.s.q_tx[g])
 

@@ -51,6 +51,8 @@ RTS, ERR, RESET = 1, 2, 0
 _KEYS = 16
 #: rows of the tables are reused only this many WQEs (messages) later
 _MIN_ROWS = 1024
+#: timers from this on (64 cycles x 2^timer) are far longer than an answer takes
+_SHORT = 11
 #: duplicates per QP whose ACK may still be on its way out
 DUPLICATES = 256
 
@@ -159,8 +161,9 @@ class State:
         self.r_reads: dict[int, deque[Request]] = {}
         #: g -> packet -> original value of atomics that were answered, oldest first: for their duplicates
         self.saved: dict[int, dict[int, int]] = {}
-        #: QPs that only the exact engine judges: errors, flush, a NAK, loss recovery, duplicates
-        self.q_odd = np.zeros(nq, np.bool_)
+        #: QPs that only the exact engine judges: errors, flush, a NAK, loss recovery, duplicates, a timer that
+        #: may expire while answers are on their way
+        self.q_odd = np.array([self.short_timer(ctx) for ctx in self.qp_ctx], np.bool_)
 
         # ---- WQEs and message ends, one ring of rows per QP
         rows = [max(_MIN_ROWS, 2 * int(d)) for d in self.q_depth]
@@ -376,6 +379,11 @@ class State:
         """An MR was invalidated."""
         self.mrs[pe].pop(index, None)
         self.mr_rows[pe, index]["valid"] = False
+
+    @staticmethod
+    def short_timer(ctx: QpContext) -> bool:
+        """Whether the transport timer of a QP is not far above the time that an answer may take."""
+        return 0 < ctx.timer < _SHORT
 
     def save(self, g: int, number: int, value: int) -> None:
         """An atomic was answered: its duplicates get the same value."""

@@ -51,9 +51,9 @@ def fabric(**override: Any) -> Fabric:
     return Fabric.build(config)
 
 
-async def lossy(dut: Any, rules: Sequence[str], laps: int) -> tuple[Stage, Any]:
+async def lossy(dut: Any, rules: Sequence[str], laps: int, **override: Any) -> tuple[Stage, Any]:
     """Traffic over a link with these rules, judged; gives the stage and the fault log."""
-    stage = Stage(dut, fabric(), (), faults=list(rules))
+    stage = Stage(dut, fabric(**override), (), faults=list(rules))
     await stage.start()
 
     async def traffic(qp: RawQp) -> None:
@@ -104,6 +104,16 @@ async def test_planned_packets(dut, kind: str) -> None:
     # a NAK comes only where something was lost, and rules in front take some of the packets
     assert len(set(log["rule"].tolist())) >= len(CLASSES) - 3, text(log, stage.rig.lib.fault_rules)
     await damage(stage, log)
+
+
+@cocotb.test()
+@cocotb.parametrize(timer=[3, 4, 5])
+async def test_short_timers(dut, timer: int) -> None:
+    """Timers that expire while answers are on their way: what is sent again was mostly not lost."""
+    rules = [f"every 1/150: {KINDS[k]}" for k in KINDS]
+    stage, log = await lossy(dut, rules, 8, timer=timer)
+    await damage(stage, log)
+    assert sum([await stage.console[pe].counter(Cnt.DUPLICATE) for pe in (0, 1)]) > 20
 
 
 @cocotb.test()
