@@ -161,8 +161,8 @@ class State:
         self.r_reads: dict[int, deque[Request]] = {}
         #: g -> packet -> original value of atomics that were answered, oldest first: for their duplicates
         self.saved: dict[int, dict[int, int]] = {}
-        #: QPs that only the exact engine judges: errors, flush, a NAK, loss recovery, duplicates, a timer that
-        #: may expire while answers are on their way
+        #: QPs that only the exact engine judges: errors, flush, a NAK, loss recovery, duplicates, a timer
+        #: that may expire while answers are on their way
         self.q_odd = np.array([self.short_timer(ctx) for ctx in self.qp_ctx], np.bool_)
 
         # ---- WQEs and message ends, one ring of rows per QP

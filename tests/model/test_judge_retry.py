@@ -30,10 +30,13 @@ BOTH = pytest.mark.parametrize("exact", [True, False], ids=["exact", "batch"])
 class Late(Mutant):
     """The last answer of the requester on PE 0 is late: its request is sent again before, `passes` times.
 
-    wait: cycles between passes. deed: changes what the last pass does, by name.
+    wait: cycles between passes. deed: changes what the last pass does, by name. cause: AETH syndrome of a NAK
+    (WRITE only) that comes `wait` cycles before each pass.
     """
 
-    def __init__(self, op: str, passes: int = 1, wait: int = WAIT + 100, deed: str = "") -> None:
+    def __init__(
+        self, op: str, passes: int = 1, wait: int = WAIT + 100, deed: str = "", cause: int = 0
+    ) -> None:
         size = (PACKETS - 1) * 256 + 40 if op == "read" else 200
         wqes = 9 if deed == "long acknowledged" else 1
         super().__init__(
@@ -45,6 +48,12 @@ class Late(Mutant):
         response = self.packets(1, Kind.TXPKT)[-1]
         self.op, self.new, self.time = op, [], int(self.rec["time"][last]) - 1
         for number in range(passes):
+            if cause:
+                nak = self.frame(response)[:-4].tobytes()
+                nak = nak[:54] + bytes([cause]) + nak[55:]
+                self.add(Kind.RXPKT, 0, nak + frames.icrc(nak))
+                for counter in (Cnt.RX_PACKET, Cnt.RNR_RX if cause < 0x60 else Cnt.NAK_SEQ_RX):
+                    self.counters[0][counter] += 1
             self.time += wait
             self.once(self.frame(request).tobytes(), self.frame(response).tobytes(),
                       deed if number == passes - 1 else "")  # fmt: skip
@@ -140,6 +149,18 @@ def test_timer_passes_are_legal(op: str, passes: int, exact: bool) -> None:
     """As many passes as retry_cnt allows, each after the timer; the duplicates are answered."""
     judge = Late(op, passes).judged(exact)
     assert not judge.counts, judge.report()
+
+
+@BOTH
+@pytest.mark.parametrize("cause, wait, passes, red", [
+    (0x60, 50, 7, set()), (0x60, 50, 8, {C.TX_RETRY_LIMIT}),
+    (0x34, 66_000, 12, set()), (0x34, 65_000, 1, {C.TX_RETRY}),
+    (0x21, 100, 20, set()), (0x21, 50, 1, {C.TX_RETRY}),
+])  # fmt: skip
+def test_nak_and_rnr(cause: int, wait: int, passes: int, red: set[Check], exact: bool) -> None:
+    """NAK 0 counts against retry_cnt; RNR codes 20 and 1 ask for 1024 units of 64 cycles, and for one."""
+    judge = Late("write", passes, wait, cause=cause).judged(exact)
+    assert set(judge.counts) == red, judge.report()
 
 
 #: (operation, passes, cycles between them, deed, checks that turn red, checks that may)

@@ -5,7 +5,7 @@ each kind, at a planned place, under every kind of WQE. V1 and V2, all MTUs, wra
 Stimulus: WRITEs, READs and atomics of random lengths in random order on several QPs in both directions.
 Checks: every CQE good and in order; final memory and every packet by the judge; retransmissions only where
 something explains them; damaged frames counted as the fault log says.
-Timing: none. Not proved: retry limits (test_retry_limits below has a2), RNR from a NIC, more than 2 NICs.
+Timing: timers and RNR waits are not shorter than they must be. Not proved: more than 2 NICs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ import cocotb
 import numpy as np
 
 from pymodel.device import Pe
+from pymodel.formats import packet
+from pymodel.formats.packet import Bth
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
+from pymodel.platform import sleep
 from tb.sim.fault_log import counts, text
 from tb.sim.fault_rule import Action
 from tests.nic.raw import FLUSH, RawQp
@@ -136,4 +139,43 @@ async def test_retry_limit(dut, limit: int) -> None:
 
     result = await stage.rig.run(main, hang_after=PATIENCE)
     assert await stage.console[0].counter(Cnt.RETRY) == limit
+    await stage.rig.check(result)
+
+
+@cocotb.test()
+@cocotb.parametrize(limit=[0, 2, 7])
+async def test_rnr(dut, limit: int) -> None:
+    """A responder that is not ready: again after its time, at most rnr_retry times (7: for ever), then a3."""
+    stage = Stage(dut, fabric(rnr_retry=limit, timer=0), ())
+    await stage.start()
+    qp, lib = stage.ends[0, 1, 2], stage.rig.lib
+    mine, peer = stage.rig.fabric.pes
+    lib.set_faults(f"direction 0->1 qp {qp.plan.peer_qpn} opcode request: drop")
+    rng = random.Random(f"rnr {stage.seed}")
+    times = 9 if limit == 7 else limit + 1
+
+    async def main(pe: Pe) -> None:
+        if pe.rank:
+            return
+        await qp.post(*[any_good(qp, rng, (1, 2), ce=1) for _ in range(3)])
+        await sleep(2000)
+        for number in range(times):
+            code = rng.randrange(1, 8)
+            fields = {
+                "dst_mac": mine.mac, "src_mac": peer.mac, "dst_ip": mine.ip, "src_ip": peer.ip,
+                "psn": qp.plan.sq_psn, "udp_sport": 0xC000, "dest_qp": qp.plan.qpn, "opcode": Bth.ACK,
+                "syndrome": 0x20 | code, "msn": 0,
+            }  # fmt: skip
+            if number == times - 1 and limit == 7:
+                lib.set_faults([])
+            lib.inject(0, packet.frame(fields, b""))
+            await sleep(2500)
+        found = await qp.collect(3, PATIENCE)
+        due = [0] * 3 if limit == 7 else [0xA3, FLUSH, FLUSH]
+        assert found["error_code"].tolist() == due, found["error_code"]
+        await qp.ring_cq()
+
+    result = await stage.rig.run(main, hang_after=PATIENCE)
+    assert await stage.console[0].counter(Cnt.RETRY) == (times if limit == 7 else limit)
+    assert await stage.console[0].counter(Cnt.RNR_RX) == times
     await stage.rig.check(result)
