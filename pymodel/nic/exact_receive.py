@@ -82,7 +82,7 @@ class Receive(Part):
         recovery = self.retry.of.get(g)
         guess = NEVER
         if recovery is not None:
-            guess = min(recovery.guess, default=NEVER)
+            guess = min(recovery.low, *recovery.guess) if recovery.guess else recovery.low
             if c < sent:
                 recovery.heard = max(recovery.heard, c + (kind == 0))
         if c < acked or c >= sent:

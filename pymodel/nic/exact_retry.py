@@ -30,7 +30,7 @@ _RNR_UNITS: Final = (65536, 1, *(units << k for k in range(15) for units in (2, 
 class Recovery:
     """What is known of a QP that has met a fault. Packets are numbered as in `q_tx`."""
 
-    __slots__ = ("base", "events", "fresh", "ghosts", "guess", "heard", "marks", "pos", "resumed", "starts")
+    __slots__ = ("base", "events", "fresh", "ghosts", "guess", "heard", "low", "marks", "pos", "resumed", "starts")
 
     def __init__(self, pos: int, acked: int, since: int) -> None:
         #: next packet in sequence; that behind the last one that was ever sent: no pass is under way
@@ -50,6 +50,8 @@ class Recovery:
         self.ghosts: dict[int, tuple[int, InboundWrite | None]] = {}
         #: what an ACK that came since would acknowledge if they had been taken
         self.heard = 0
+        #: from here on that is open until the next answer
+        self.low = NEVER
         #: packets in which a READ was resumed
         self.resumed: set[int] = set()
         #: nothing is known of what came before
@@ -115,7 +117,10 @@ class Retry(Part):
     def advanced(self, g: int) -> None:
         """The oldest unacknowledged packet may have moved."""
         r, acked = self.of.get(g), int(self.s.q_ack[g])
-        if r is None or r.marks[-1][0] == acked:
+        if r is None:
+            return
+        r.low = NEVER
+        if r.marks[-1][0] == acked:
             return
         r.marks.append((acked, self.core.time))
         for number in [n for n in r.starts if n < acked - 512]:
@@ -281,8 +286,10 @@ class Retry(Part):
             found = True
             self.advanced(g)
         if found:
-            s.q_ack[g] = max(int(s.q_ack[g]), min(r.heard, self.answer_due(g)[1]))
+            low = int(s.q_ack[g])
+            s.q_ack[g] = max(low, min(r.heard, self.answer_due(g)[1]))
             self.advanced(g)
+            r.low = low
         return found
 
     def answer_due(self, g: int) -> tuple[int, int]:

@@ -74,7 +74,11 @@ async def lossy(dut: Any, rules: Sequence[str], laps: int, **override: Any) -> t
 
     result = await stage.rig.run(main, hang_after=PATIENCE)
     await stage.rig.check(result)
-    return stage, stage.rig.fault_log()
+    log = stage.rig.fault_log()
+    copies = int(log["amount"][log["action"] == Action.DUPLICATE].sum())
+    arrived = stage.rig.summary.packets + copies - counts(log)["drop"]
+    assert stage.rig.judge is not None and int(stage.rig.judge.state.rx_frames.sum()) == arrived
+    return stage, log
 
 
 async def damage(stage: Stage, log: np.ndarray) -> None:
