@@ -13,7 +13,7 @@ from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, signed24
 from pymodel.nic.exact_duplicates import Duplicates
 from pymodel.nic.exact_memory import Memory
 from pymodel.nic.exact_regions import Regions
-from pymodel.nic.exact_retry import Retry
+from pymodel.nic.exact_retry import LAG, Retry
 from pymodel.nic.judge_entries import ATOMIC, InboundWrite, Request
 from pymodel.nic.judge_state import RTS
 from pymodel.nic.params import AsyncKind, Cnt
@@ -87,8 +87,10 @@ class Receive(Part):
                 recovery.heard = max(recovery.heard, c + (kind == 0))
         if c < acked or c >= sent:
             self.count(pe, Cnt.DROP_RESPONSE)
-            if guess <= c < sent:
+            if recovery is not None and c < sent and self.core.time - recovery.marks[-1][1] <= LAG:
+                # the data that acknowledged it may have come to the NIC at a time when it expected none
                 self.core.open_counters(pe, 1, (Cnt.DROP_RESPONSE,))
+            if guess <= c < sent:
                 self.retry.event(g)
             return
         self.retry.before_advance(g)

@@ -30,7 +30,9 @@ _RNR_UNITS: Final = (65536, 1, *(units << k for k in range(15) for units in (2, 
 class Recovery:
     """What is known of a QP that has met a fault. Packets are numbered as in `q_tx`."""
 
-    __slots__ = ("base", "events", "fresh", "ghosts", "guess", "heard", "low", "marks", "pos", "resumed", "starts")
+    __slots__ = (
+        "base", "events", "fresh", "ghosts", "guess", "heard", "low", "marks", "pos", "resumed", "starts",
+    )  # fmt: skip
 
     def __init__(self, pos: int, acked: int, since: int) -> None:
         #: next packet in sequence; that behind the last one that was ever sent: no pass is under way
