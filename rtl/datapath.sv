@@ -3,10 +3,7 @@
 // answer and a table of READs and atomics are kept per QP, responses leave to a requester that always takes them.
 module datapath
   import rnic_pkg::*, dp_pkg::*, resp_pkg::*, atomic_pkg::*;
-#(
-    /// go back after a loss, and answer duplicates; without it both are counted only
-    parameter bit LossRecovery = 1'b0
-) (
+(
     /// clock
     input  logic             clk_i,
     /// asynchronous reset, active low
@@ -294,7 +291,7 @@ module datapath
 
   assign rewound_o = rewound && !rsp_some;
   assign room = done_room && rsp_room && move_cnt <= 4'(MoveDepth - Pipeline);
-  responder #(.LossRecovery(LossRecovery)) i_responder (
+  responder i_responder (
       .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_resp), .dead_i(dead),
       .hdr_valid_i(hdr_valid), .hdr_ready_o(hdr_ready), .hdr_i(hdr), .room_i(room),
       .expect_valid_i, .expect_i, .rewind_i, .rewound_o(rewound),

@@ -6,9 +6,7 @@ module rnic
     /// operands of the unmasked atomics (opcodes 26 and 27) are little-endian
     parameter bit AmoPlainLittle = 1'b0,
     /// masked atomics carry their remote length shifted left by one
-    parameter bit AmoShiftedLen = 1'b0,
-    /// go back after a loss, and answer duplicates; without it both are counted only
-    parameter bit LossRecovery = 1'b0
+    parameter bit AmoShiftedLen = 1'b0
 ) (
     /// clock, 2 ns by default
     input  logic              clk_i,
@@ -205,7 +203,7 @@ module rnic
       .event_o
   );
 
-  requester #(.AmoPlainLittle(AmoPlainLittle), .AmoShiftedLen(AmoShiftedLen), .LossRecovery(LossRecovery)) i_requester (
+  requester #(.AmoPlainLittle(AmoPlainLittle), .AmoShiftedLen(AmoShiftedLen)) i_requester (
       .clk_i, .rst_ni,
       .ctx_i(ctx), .qp_rts_i(qp_rts), .qp_err_i(qp_err),
       .drain_i(drain), .drain_busy_o(drain_busy_req),
@@ -228,7 +226,7 @@ module rnic
       .cnt_o(cnt_req)
   );
 
-  datapath #(.LossRecovery(LossRecovery)) i_datapath (
+  datapath i_datapath (
       .clk_i, .rst_ni,
       .ctx_i(ctx), .qp_rts_i(qp_rts), .qp_err_i(qp_err),
       .drain_i(drain), .drain_busy_o(drain_busy_dp),

@@ -71,7 +71,10 @@ class Atomics(Part):
         """  # fmt: skip
         s = self.s
         none = np.zeros(0, np.int64)
-        atomics = [i for i, e in enumerate(table.objects) if e is not None and e.kind != READ]
+        objects = enumerate(table.objects)
+        atomics = [i for i, e in objects if e is not None and e.kind != READ and not e.dup]
+        #: (QP, packet, original value) of those that were answered
+        self._answers: list[tuple[int, int, int]] = []
         runs = Runs(Access(ATOMIC, none, none, none, none, none), [], [])
         if not (len(a) or atomics):
             return runs
@@ -119,6 +122,10 @@ class Atomics(Part):
         rows, at = out.data[mine], out.at[mine]
         if rows.size:
             value = self.view.gather(f.side[rows] + frames.BASE + frames.AETH, 8).view(">u8")[:, 0]
+            self._answers = [
+                (int(table.g[i]), int(table.number[i]), v)
+                for i, v in zip(at.tolist(), value.tolist(), strict=True)
+            ]
             events += zip(
                 f.rows.pos[rows].tolist(), [replay.ANSWER] * rows.size, table.pe[at].tolist(),
                 zip([table.objects[i] for i in at.tolist()], value.tolist(), strict=True), strict=True,
@@ -183,6 +190,8 @@ class Atomics(Part):
         for pe, unit in enumerate(runs.units):
             s.runs[pe], s.last_run[pe] = unit.runs, unit.last
             s.counters[pe, Cnt.ATOMIC] += unit.answers
+        for g, number, value in self._answers:
+            s.save(g, number, value)
         for time, pe, va, size in sorted(runs.answered):
             exact.core.time = time
             exact.atomics.answered(pe, va, size)

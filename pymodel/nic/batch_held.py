@@ -195,7 +195,9 @@ class Held(Part):
 
 def _copy(e: Request) -> Request:
     out = Request(e.gq, e.number, e.op, e.va, e.rkey, e.length, e.packets, e.msn)
-    for name in ("sent", "since", "position", "operands", "optional", "contested", "gathered"):
+    for name in (
+        "sent", "since", "position", "operands", "optional", "contested", "contested_key", "dup", "gathered",
+    ):  # fmt: skip
         setattr(out, name, getattr(e, name))
     return out
 

@@ -163,9 +163,11 @@ class Atomics(Part):
             return  # its key went: it may have failed
         for request in self.s.r_reads.get(entry.gq, ()):
             # of a QP that failed neither need happen
+            if request.dup:
+                continue
             if request.number >= entry.cum or entry.optional or request.optional:
                 break
-            if request.kind != READ and not self.may_be_over(pe, request):
+            if request.kind != READ and not request.dup and not self.may_be_over(pe, request):
                 self.find(Check.ATOMIC_OVERTAKEN, pe, f"inbound write to {start:#x}, {count} bytes",
                           f"after the atomic on {request.va:#x} before it", "before its execution", entry.gq,
                           psn=self.core.rq_psn(request.gq, request.number))  # fmt: skip
@@ -194,7 +196,7 @@ class Atomics(Part):
             if self.s.q_pe[g] != pe:
                 continue
             for request in queue:
-                if request.kind == READ:
+                if request.kind == READ or request.dup:
                     continue
                 out.append(request)
                 if not self.may_be_over(pe, request):

@@ -12,17 +12,21 @@ from pymodel.formats.cqe import CqeError
 from pymodel.nic.exact_core import SETTLE, SLVERR, Core, Part, strobes
 from pymodel.nic.exact_events import Events
 from pymodel.nic.exact_regions import Regions
+from pymodel.nic.exact_retry import RNR, SEQ, Retry
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import ERR, RESET, RTS, WRITE
 from pymodel.nic.params import AsyncKind, Cnt
+
+#: codes of WQEs that were sent too often
+_SPENT = {int(CqeError.RTO_REQ): SEQ, int(CqeError.NAK_RNR): RNR}
 
 
 class Complete(Part):
     """CQEs."""
 
-    def __init__(self, core: Core, events: Events, regions: Regions) -> None:
+    def __init__(self, core: Core, events: Events, regions: Regions, retry: Retry) -> None:
         super().__init__(core)
-        self.events, self.regions = events, regions
+        self.events, self.regions, self.retry = events, regions, retry
         #: cycle of the refused write that ended a CQ
         self._refused: dict[int, int] = {}
 
@@ -65,6 +69,13 @@ class Complete(Part):
         idx, allowed = self._due(g, wqe_id, code)
         if code == CqeError.LOCAL_MR_REQ and code not in allowed and idx < s.q_pi[g]:
             self.regions.lost(pe, g, idx)
+            idx, allowed = self._due(g, wqe_id, code)
+        if code in _SPENT and code not in allowed and idx < s.q_pi[g] and s.q_state[g] == RTS:
+            if self.retry.exhausted(g, idx, _SPENT[code]):
+                self.core.fail(g, idx, code)
+                idx, allowed = self._due(g, wqe_id, code)
+        elif code == 0 and not allowed and idx < s.q_pi[g]:
+            self.retry.revive(g, int(s.q_tx[g]))
             idx, allowed = self._due(g, wqe_id, code)
         named = (
             idx
@@ -145,10 +156,13 @@ class Complete(Part):
             s.memory.view[at : at + size] = new
             s.memory.touch(at, stride)
         s.c_prod[c] = prod + 1
+        before = int(s.q_ret[g])
         s.q_ret[g] = idx + 1
         s.q_ce_done[g] = s.w_ceno[s.row(g, idx)]
         if code:
             s.w_done[s.row(g, idx)] = self.core.time
+        elif g in self.retry.of:
+            s.w_done[s.q_row[g] + (np.arange(before, idx + 1) & s.q_mask[g])] = self.core.time
         self.count(pe, Cnt.CQE)
         self.core.watch_room(c, self.core.time)
         if code == CqeError.FLUSH:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from pymodel.nic.judge_entries import Request
 from pymodel.nic.judge_records import Check, Finding
 from pymodel.nic.judge_state import ERR, READ, RTS, State
 from pymodel.nic.params import AsyncKind, Cnt
+
+if TYPE_CHECKING:
+    from pymodel.nic.exact_retry import Recovery
 
 MASK24: Final = 0xFFFFFF
 #: cycles in which a change to ERR that came from elsewhere may still race with a packet on its way in
@@ -78,6 +81,12 @@ class Core:
         self.going: dict[tuple[int, int], Any] = {}
         #: (PE, MR index) of regions whose invalidation was answered -> cycle of its command
         self.went: dict[tuple[int, int], int] = {}
+        #: g -> loss recovery of a requester that has met a fault
+        self.recovery: dict[int, Recovery] = {}
+        #: PE -> passes that may have been counted though nothing was sent, or those that were not
+        self.retry_open: Counter[int] = Counter()
+        #: g -> packet that an ACK must name since a duplicate WRITE came
+        self.dup_due: dict[int, int] = {}
         self.time = 0
         self.side: U8 = np.zeros(1, np.uint8)
 
@@ -183,7 +192,8 @@ class Core:
         s = self.s
         if any(not e.done for queue in (s.inbound[pe], s.results[pe]) for e in queue):
             return True
-        return any(e.kind != READ for q, queue in s.r_reads.items() if s.q_pe[q] == pe for e in queue)
+        held = (e for q, queue in s.r_reads.items() if s.q_pe[q] == pe for e in queue)
+        return any(e.kind != READ and not e.dup for e in held)
 
     def stop_results(self, g: int) -> None:
         """Results of a QP in ERR: target bytes of flushed WQEs may be old or new (nic.md 6)."""

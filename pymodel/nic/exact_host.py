@@ -151,6 +151,7 @@ class Host(Part):
             return
         if g >= 0 and op == CmdOp.MODIFY:
             s.set_qp(g, store.qps[index])
+            s.q_odd[g] |= s.short_timer(store.qps[index])
             if store.states[index] == ERR:
                 self.core.to_err(g, self.core.time)
         elif g >= 0 and op == CmdOp.RESET:
@@ -208,6 +209,7 @@ class Host(Part):
             column[g] = 0
         for flags in (s.q_flush, s.q_err_race, s.r_open, s.r_ahead, s.q_odd):
             flags[g] = False
+        s.q_odd[g] = s.short_timer(ctx)
         for column in (s.q_bad, s.q_err_time, s.r_req, s.r_sent):
             column[g] = -1
         self.core.silent.discard(g)
@@ -216,7 +218,11 @@ class Host(Part):
             # executed or not, it was never answered
             self.core.loose.add((pe, int(Cnt.ATOMIC)))
         self.core.drop_requests(g, held)
-        for due in (s.r_nak, s.r_nak_before, s.r_dup, self.core.early, self.core.maybe, s.q_reads):
+        core = self.core
+        for due in (
+            s.r_nak, s.r_nak_before, s.r_dup, s.saved, s.q_reads,
+            core.early, core.maybe, core.recovery, core.dup_due,
+        ):  # fmt: skip
             due.pop(g, None)
         # packets that met its change to ERR and were not executed after all
         for queue in (s.inbound[pe], s.results[pe]):

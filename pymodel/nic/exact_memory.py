@@ -13,6 +13,7 @@ from pymodel.formats.cqe import CqeError
 from pymodel.nic.exact_atomic import Atomics
 from pymodel.nic.exact_core import NEVER, SETTLE, SLVERR, Core, Part, strobes
 from pymodel.nic.exact_regions import Regions
+from pymodel.nic.exact_retry import LAG, Retry
 from pymodel.nic.judge_entries import READ, WRITE, InboundWrite, Request
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import ERR, RTS
@@ -25,9 +26,9 @@ _QUEUES = (AxiId.INBOUND, AxiId.RESULT)
 class Memory(Part):
     """Everything at the memory port but CQEs and the accesses of the atomic unit."""
 
-    def __init__(self, core: Core, atomics: Atomics, regions: Regions) -> None:
+    def __init__(self, core: Core, atomics: Atomics, regions: Regions, retry: Retry) -> None:
         super().__init__(core)
-        self.atomics, self.regions = atomics, regions
+        self.atomics, self.regions, self.retry = atomics, regions, retry
 
     def store(self, r: Any) -> None:
         """A store by the program or the host."""
@@ -97,11 +98,13 @@ class Memory(Part):
         slot, slots = into // 128, (into % 128 + length + 127) // 128
         nxt, pi = int(s.q_fetch[g]), int(s.q_pi[g])
         first = nxt + (slot - nxt) % depth
-        if first >= pi:
+        if first >= pi or (first > nxt and g in self.retry.of):
             first -= depth  # a WQE that is fetched again
         last = first + slots - 1
         # data of a fetch that began before the QP went to ERR may come after the flush of its WQEs
         racing = s.q_state[g] == ERR and since <= int(s.q_err_time[g]) + SETTLE
+        # what is sent again is fetched again; an ACK of it may come meanwhile
+        racing |= g in self.retry.of and 0 < since <= int(s.w_done[s.row(g, first)]) + LAG
         if (first < int(s.q_ret[g]) and not racing) or first > nxt or last >= pi:
             self.find(Check.READ_FETCH, pe, "WQE fetch",
                       f"from WQE {nxt} on, below the producer index {pi}",
@@ -150,11 +153,15 @@ class Memory(Part):
         found: tuple[int, int] | None = None
         # after an error the CQE does not wait for reads that are under way, or wait for the memory port: WQEs
         # count until then. Their rows last until q_mask later ones were announced; flushes are quick
-        back = np.where(s.q_state != RTS, np.maximum(s.q_start, s.q_pi - s.q_mask), s.q_ret)
+        # and of packets that are sent again while they are acknowledged
+        odd = s.q_state != RTS
+        odd[list(self.retry.of)] = True
+        back = np.where(odd, np.maximum(s.q_start, s.q_pi - s.q_mask), s.q_ret)
         for g in np.flatnonzero((s.q_pe == pe) & (s.q_pi > back)).tolist():
             idx = np.arange(int(back[g]), int(s.q_pi[g]))
             rows = s.q_row[g] + (idx & s.q_mask[g])
-            rows = rows[(idx >= s.q_ret[g]) | ((s.w_done[rows] > 0) & (s.w_done[rows] + SETTLE >= since))]
+            settle = LAG if g in self.retry.of else SETTLE
+            rows = rows[(idx >= s.q_ret[g]) | ((s.w_done[rows] > 0) & (s.w_done[rows] + settle >= since))]
             low = s.w_laddr[rows] & np.uint64(_LINE)
             into = np.uint64(addr) - low  # modulo 2^64
             # bytes of the aligned source range, and where the read ends in it
@@ -227,6 +234,9 @@ class Memory(Part):
                     self.atomics.overtaken(pe, entry, start, count)
                 return
             seen.add(entry.gq)
+        if ident == AxiId.RESULT and self.retry.written(pe, start):
+            self.land(r)
+            return
         due = next((e for e in queue if e.done < e.length), None)
         # taken as the due one at a wrong place, so that one fault gives one finding
         taken = due if due is not None and count <= due.length - due.done else None

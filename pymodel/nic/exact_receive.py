@@ -10,10 +10,12 @@ from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
 from pymodel.nic.exact_core import NEVER, SETTLE, Core, Part, signed24
+from pymodel.nic.exact_duplicates import Duplicates
 from pymodel.nic.exact_memory import Memory
 from pymodel.nic.exact_regions import Regions
+from pymodel.nic.exact_retry import LAG, Retry
 from pymodel.nic.judge_entries import ATOMIC, InboundWrite, Request
-from pymodel.nic.judge_state import DUPLICATES, RTS
+from pymodel.nic.judge_state import RTS
 from pymodel.nic.params import AsyncKind, Cnt
 
 #: CQE error code by NAK code (nic.md 4)
@@ -29,9 +31,10 @@ _GOING = -2
 class Receive(Part):
     """What a NIC makes of a frame."""
 
-    def __init__(self, core: Core, memory: Memory, atomics: Atomics, regions: Regions) -> None:
+    def __init__(self, core: Core, memory: Memory, atomics: Atomics, regions: Regions, retry: Retry) -> None:
         super().__init__(core)
-        self.memory, self.atomics, self.regions = memory, atomics, regions
+        self.memory, self.atomics, self.regions, self.retry = memory, atomics, regions, retry
+        self.duplicates = Duplicates(core, memory)
 
     def packet(self, r: Any) -> None:
         """A frame arrived."""
@@ -63,18 +66,9 @@ class Receive(Part):
             # its WQEs flush or end well
             c = int(s.q_ack[g]) + signed24(got.psn - int(s.q_ack[g]) - int(s.q_sq_psn[g]))
             if s.q_ack[g] <= c < s.q_tx[g]:
-                s.q_ack[g] = min(c + 1, self._answer_due(g)[1])
+                s.q_ack[g] = min(c + 1, self.retry.answer_due(g)[1])
 
     # ------------------------------------------------------------------ requester
-    def _answer_due(self, g: int) -> tuple[int, int]:
-        """(WQE, packet) of the data response that is due, (-1, far away) if none is."""
-        s = self.s
-        for idx in s.q_reads.get(g, ()):
-            row = s.row(g, idx)
-            if s.w_got[row] < s.w_np[row]:
-                return idx, int(s.w_first[row] + s.w_got[row])
-        return -1, NEVER
-
     def _acknowledge(self, pe: int, g: int, got: frames.Received) -> None:
         s = self.s
         syndrome = got.ext[0]
@@ -85,18 +79,36 @@ class Receive(Part):
         self.count(pe, Cnt.RX_PACKET)
         acked, sent = int(s.q_ack[g]), int(s.q_tx[g])
         c = acked + signed24(got.psn - acked - int(s.q_sq_psn[g]))
+        recovery = self.retry.of.get(g)
+        guess = NEVER
+        if recovery is not None:
+            guess = min(recovery.low, *recovery.guess) if recovery.guess else recovery.low
+            if c < sent:
+                recovery.heard = max(recovery.heard, c + (kind == 0))
         if c < acked or c >= sent:
             self.count(pe, Cnt.DROP_RESPONSE)
+            if recovery is not None and c < sent and self.core.time - recovery.marks[-1][1] <= LAG:
+                # the data that acknowledged it may have come to the NIC at a time when it expected none
+                self.core.open_counters(pe, 1, (Cnt.DROP_RESPONSE,))
+            if guess <= c < sent:
+                self.retry.event(g)
             return
-        # nothing passes a READ or atomic without its answer: a retry later
-        answer = self._answer_due(g)[1]
+        self.retry.before_advance(g)
+        # nothing passes a READ or atomic without its answer: that is retried
+        answer = self.retry.answer_due(g)[1]
         s.q_ack[g] = min(c + (kind == 0), answer)
         s.q_ack_time[g] = self.core.time
+        self.retry.advanced(g)
+        passes = c + (kind == 0) > min(answer, guess)
+        if passes or (kind == 3 and not code):
+            self.retry.event(g)
         if kind == 0:
             self.core.watch_room(int(s.q_cq[g]), self.core.time)
             return
         if kind == 1:
             self.count(pe, Cnt.RNR_RX)
+            if not c > answer:
+                self.retry.event(g, code)
             return
         self.count(pe, _NAK_RX[code])
         if not code or c > answer:
@@ -116,9 +128,16 @@ class Receive(Part):
         if got.opcode != frames.READ_MIDDLE and got.ext[0] >> 5:
             self.count(pe, Cnt.DROP_SYNDROME)
             return
-        idx, due = self._answer_due(g)
-        if idx < 0 or signed24(got.psn - self.core.sq_psn(g, due)):
+        idx, due = self.retry.answer_due(g)
+        ahead = signed24(got.psn - self.core.sq_psn(g, due)) if idx >= 0 else 0
+        if ahead > 0 and self.retry.revive(g, due + ahead):
+            ahead += due
+            idx, due = self.retry.answer_due(g)
+            ahead -= due if idx >= 0 else 0
+        if idx < 0 or ahead:
             self.count(pe, Cnt.DROP_RESPONSE)
+            if idx >= 0 and 0 < ahead < s.q_tx[g] - due and not late:
+                self.retry.event(g)
             return
         row = s.row(g, idx)
         if s.w_err[row]:
@@ -127,11 +146,21 @@ class Receive(Part):
             return
         self.count(pe, Cnt.RX_PACKET)
         at, atomic = int(s.w_got[row]) * int(s.q_mtu[g]), s.w_kind[row] == ATOMIC
+        unsure = not late and self.retry.unsure(g, due)
+        if unsure:
+            # where it was dropped and is asked for again by now, what follows is ahead
+            self.retry.event(g)
+        recovery = self.retry.of.get(g)
         va = int(s.w_laddr[row]) + at
-        fault = int(
-            rules.response_error(
-                got.opcode, len(got.payload), s.q_mtu[g], atomic, s.w_len[row] - at, s.w_got[row] == 0
+        # a READ that was resumed here begins again; a late answer of its first request goes on
+        resumed = recovery is not None and due in recovery.resumed
+        fault = min(
+            int(
+                rules.response_error(
+                    got.opcode, len(got.payload), s.q_mtu[g], atomic, s.w_len[row] - at, first
+                )
             )
+            for first in {bool(s.w_got[row] == 0), bool(s.w_got[row] == 0) or resumed}
         )
         payload = got.payload
         if atomic:
@@ -150,16 +179,20 @@ class Receive(Part):
                 self.core.watch_room(int(s.q_cq[g]), self.core.time)
                 self.core.fail(g, idx, fault)
             return
+        self.retry.before_advance(g)
         s.w_got[row] += 1
         s.q_ack[g], s.q_ack_time[g] = due + 1, self.core.time
+        self.retry.advanced(g)
         self.core.watch_room(int(s.q_cq[g]), self.core.time)
         if payload:
             entry = InboundWrite(g, due, va, len(payload), payload, idx, late, key)
             s.results[pe].append(entry)
+            self.retry.take(g, due, idx, True, unsure)
             if going:
                 self.regions.contest(entry)
         else:
             self.memory.result_landed(g, idx)
+            self.retry.take(g, due, idx, False, unsure)
 
     # ------------------------------------------------------------------ responder
     def _request(self, pe: int, g: int, got: frames.Received, late: bool) -> None:
@@ -175,9 +208,8 @@ class Receive(Part):
             return
         if ahead < 0:
             self.count(pe, Cnt.DUPLICATE)
-            # one of a READ or atomic gets no answer as long as nothing is retransmitted
-            if got.opcode != frames.READ_REQUEST and got.opcode not in frames.OPERANDS:
-                s.r_dup.setdefault(g, deque(maxlen=DUPLICATES)).append(number - 1)
+            s.q_odd[g] = True
+            self._again(pe, g, got, number + ahead, late)
             return
         # duplicates and packets from ahead have counters of their own, and only those (nic.md 7)
         self.count(pe, Cnt.RX_PACKET)
@@ -201,6 +233,27 @@ class Receive(Part):
             self._write(pe, g, got, number, late, going)
         else:
             self._hold(pe, g, got, number, late, going)
+
+    def _again(self, pe: int, g: int, got: frames.Received, number: int, late: bool) -> None:
+        """A duplicate; number: of its PSN."""
+        s = self.s
+        if got.opcode in frames.OPERANDS:
+            self.duplicates.atomic(pe, g, got, number, late)
+            return
+        if got.opcode != frames.READ_REQUEST:
+            self.duplicates.write(g, late)
+            return
+        va, key = int.from_bytes(got.ext[:8], "big"), int.from_bytes(got.ext[8:12], "big")
+        size = int.from_bytes(got.ext[12:16], "big")
+        packets = max(1, -(-size // int(s.q_mtu[g])))
+        code = self._key(pe, key, True, rules.Right.REM_READ, va, size)
+        # responses up to the expected PSN belong to no READ that was executed
+        if size > 1 << 31 or not s.q_read[g] or number + packets > s.r_exp[g]:
+            code = 1
+        if code > 0 and not late:
+            self._fatal(pe, g, number, code, -SETTLE)
+        elif not code:
+            self.duplicates.read(pe, g, got, number, late)
 
     def _fatal(self, pe: int, g: int, number: int, code: int, since: int) -> None:
         """A NAK that sends the QP to ERR becomes due."""
@@ -248,7 +301,7 @@ class Receive(Part):
         s.r_exp[g] = number + packets
         request = Request(g, number, got.opcode, va, key, length, packets, int(s.r_msn[g]))
         request.optional = late
-        request.contested = len(s.r_reads.get(g, ())) >= s.r_max_rd[g]
+        request.contested = sum(not e.dup for e in s.r_reads.get(g, ())) >= s.r_max_rd[g]
         request.since = NEVER
         if going:
             request.contested_key = True
@@ -280,7 +333,7 @@ class Receive(Part):
         size = frames.OPERANDS[op][0] if atomic else int.from_bytes(got.ext[12:16], "big")
         if size > 1 << 31 or not (s.q_atomic[g] if atomic else s.q_read[g]) or (atomic and va % size):
             return 1
-        held = s.r_reads.get(g, deque())
+        held = [e for e in s.r_reads.get(g, ()) if not e.dup]
         over = next((i for i, e in enumerate(held) if not self.atomics.may_be_over(pe, e)), len(held))
         if len(held) - over >= s.r_max_rd[g]:
             return _FULL

@@ -9,6 +9,7 @@ from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
 from pymodel.nic.exact_core import MASK24, NEVER, Core, Part, signed24
+from pymodel.nic.exact_duplicates import Duplicates
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.exact_transmit import Transmit
 from pymodel.nic.judge_entries import READ, Request
@@ -22,8 +23,11 @@ _NAK_TX = {0: Cnt.NAK_SEQ_TX, 1: Cnt.NAK_INV_TX, 2: Cnt.NAK_ACC_TX, 3: Cnt.NAK_O
 class Respond(Part):
     """Packets of responders."""
 
-    def __init__(self, core: Core, transmit: Transmit, atomics: Atomics, regions: Regions) -> None:
+    def __init__(
+        self, core: Core, transmit: Transmit, atomics: Atomics, regions: Regions, duplicates: Duplicates
+    ) -> None:
         super().__init__(core)
+        self.duplicates = duplicates
         self.transmit, self.atomics, self.regions = transmit, atomics, regions
 
     def response(self, pe: int, g: int, frame: bytes) -> None:
@@ -38,8 +42,9 @@ class Respond(Part):
         if opcode == frames.ACK:
             self._acknowledge(pe, g, frame)
             return
-        held = self.s.r_reads.get(g)
         psn = int.from_bytes(frame[51:54], "big")
+        self._skip_duplicates(pe, g, psn, opcode)
+        held = self.s.r_reads.get(g)
         if not held:
             self.find(Check.TX_UNEXPECTED, pe, "response packet", "no READ or atomic is held",
                       f"opcode {opcode:#04x}", g, psn=psn)  # fmt: skip
@@ -65,10 +70,33 @@ class Respond(Part):
             self._read_response(pe, g, request, frame)
         else:
             self._atomic_ack(pe, g, request, frame)
-        self.s.r_sent[g] = max(int(self.s.r_sent[g]), request.number + request.sent - 1)
+        self._names(g, request.number + request.sent - 1)
         if request.sent >= request.packets:
             held.remove(request)
             self.core.tidy(g)
+
+    def _skip_duplicates(self, pe: int, g: int, psn: int, opcode: int) -> None:
+        """Duplicates in front that may have been dropped, where the response is none of theirs."""
+        while held := self.s.r_reads.get(g):
+            head, kind = held[0], opcode == frames.ATOMIC_ACK
+            mine = psn == self.core.rq_psn(g, head.number + head.sent) and kind == (head.kind != READ)
+            if mine or not head.dup or not head.optional or head.sent:
+                return
+            self.duplicates.vanish(pe, head)
+
+    def _names(self, g: int, c: int) -> None:
+        """A response names packet `c`, and stands for all before it."""
+        self.s.r_sent[g] = max(int(self.s.r_sent[g]), c)
+        if c >= self.core.dup_due.get(g, NEVER):
+            del self.core.dup_due[g]
+
+    def _msn_of(self, request: Request, frame: bytes) -> int:
+        """MSN that a data response must carry: that of its request, for a duplicate any one since."""
+        if request.dup and frame[42] != frames.READ_MIDDLE:
+            low, got = self._msn_at(request.gq, request.number), int.from_bytes(frame[55:58], "big")
+            if 0 <= signed24(got - low) <= int(self.s.r_msn[request.gq]) - low:
+                return low + signed24(got - low)
+        return request.msn
 
     def _named(self, g: int, psn: int) -> Request | None:
         """The held request that a PSN belongs to, if that packet is still to come."""
@@ -95,7 +123,9 @@ class Respond(Part):
         mtu = int(s.q_mtu[g])
         va, size = request.va + k * mtu, min(mtu, request.length - k * mtu)
         opcode = frames.read_opcode(k, request.packets)
-        ext = b"" if opcode == frames.READ_MIDDLE else frames.aeth(frames.SYN_ACK, request.msn)
+        ext = b""
+        if opcode != frames.READ_MIDDLE:
+            ext = frames.aeth(frames.SYN_ACK, self._msn_of(request, frame))
         psn, head = self.core.rq_psn(g, request.number + k), frames.BASE + len(ext)
         payload = self.core.look(pe, va, size)
         got = frame[head : head + size]
@@ -127,21 +157,27 @@ class Respond(Part):
     def _atomic_ack(self, pe: int, g: int, request: Request, frame: bytes) -> None:
         s = self.s
         psn, value = self.core.rq_psn(g, request.number), int.from_bytes(frame[58:66], "big")
-        run = self.atomics.claim(pe, request, value)
+        run = None if request.dup else self.atomics.claim(pe, request, value)
         request.sent += 1
         word = f"atomic on {request.va:#x}"
-        if run is None:
+        if request.dup:
+            saved = s.saved.get(g, {}).get(request.number)
+            if saved != value:
+                want = "none" if saved is None else f"{saved:#x}"
+                self.find(Check.ATOMIC_OLD, pe, f"saved value, {word}", want, f"{value:#x}", g, psn=psn)
+        elif run is None:
             self.find(Check.ATOMIC_NOT_RUN, pe, "ATOMIC ACK", f"after the {word}", "none", g, psn=psn)
         elif run.done < 0:
             self.find(Check.ATOMIC_ACK_EARLY, pe, "ATOMIC ACK", f"after the end of the {word}", "before", g,
                       psn=psn)  # fmt: skip
         if run is not None:
             self.count(pe, Cnt.ATOMIC)
+            s.save(g, request.number, run.old & (1 << 8 * request.length) - 1)
             old = run.old & (1 << 8 * request.length) - 1
             if old != value:
                 self.find(Check.ATOMIC_OLD, pe, f"original value, {word}", f"{old:#x}", f"{value:#x}", g,
                           psn=psn)  # fmt: skip
-        ext = frames.aeth(frames.SYN_ACK, request.msn) + value.to_bytes(8, "big")
+        ext = frames.aeth(frames.SYN_ACK, self._msn_of(request, frame)) + value.to_bytes(8, "big")
         expected = frames.build(s.flows[g], frames.ATOMIC_ACK, psn, 0, ext)
         self.transmit.compare(pe, g, -1, psn, expected, frame, len(expected) - 4, len(expected) - 4)
 
@@ -170,13 +206,13 @@ class Respond(Part):
             want = self._msn_at(g, c)
             self._msn(pe, g, psn, msn, want, want)
             self._before_writes(pe, g, c, "acknowledge")
-            s.r_sent[g] = max(int(s.r_sent[g]), c)
+            self._names(g, c)
 
     def _in_order(self, pe: int, g: int, number: int) -> None:
         """Responses leave in PSN order: nothing passes an unanswered READ or atomic (wire.md 5)."""
-        held = self.s.r_reads.get(g)
-        if held and held[0].number < number:
-            first = self.core.rq_psn(g, held[0].number + held[0].sent)
+        head = next((e for e in self.s.r_reads.get(g, ()) if not e.dup), None)
+        if head is not None and head.number < number:
+            first = self.core.rq_psn(g, head.number + head.sent)
             self.find(Check.RESPONSE_ORDER, pe, "acknowledge", f"after the response of PSN {first:#08x}",
                       "before", g, psn=self.core.rq_psn(g, number - 1))  # fmt: skip
 
@@ -243,7 +279,7 @@ class Respond(Part):
             high = int(s.r_msn[g]) + 1
         self._msn(pe, g, psn, msn, low, high)
         self._before_writes(pe, g, n - 1, "acknowledge")
-        s.r_sent[g] = max(int(s.r_sent[g]), n)
+        self._names(g, n)
         if code:
             if s.q_state[g] == RTS:
                 s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))

@@ -46,6 +46,9 @@ class Rest(Part):
             add(
                 Check.ACK_MISSING, g, -1, self.core.rq_psn(g, int(s.r_req[g])), "AckReq", "a response", "none"
             )
+        for g, number in self.core.dup_due.items():
+            if s.q_state[g] == RTS:
+                add(Check.ACK_MISSING, g, -1, self.core.rq_psn(g, number), "duplicate", "an ACK", "none")
         for g, (number, code) in s.r_nak.items():
             if s.q_state[g] != RESET:
                 add(Check.NAK_MISSING, g, -1, self.core.rq_psn(g, number), "NAK", f"code {code}", "none")

@@ -7,7 +7,8 @@ from collections import deque
 
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
-from pymodel.nic.exact_core import Part, signed24
+from pymodel.nic.exact_core import Core, Part, signed24
+from pymodel.nic.exact_retry import Retry
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import READ, WRITE
 from pymodel.nic.params import Cnt
@@ -15,6 +16,10 @@ from pymodel.nic.params import Cnt
 
 class Transmit(Part):
     """Packets of requesters."""
+
+    def __init__(self, core: Core, retry: Retry) -> None:
+        super().__init__(core)
+        self.retry = retry
 
     def compare(
         self, pe: int, g: int, wqe: int, psn: int, expected: bytes, got: bytes, head: int, end: int
@@ -50,6 +55,8 @@ class Transmit(Part):
         idx, pi, number = int(s.q_txw[g]), int(s.q_pi[g]), int(s.q_tx[g])
         ahead = signed24(got_psn - number - int(s.q_sq_psn[g]))
         due = self._expected(pe, g, idx, number)
+        if ahead < 0 and number + ahead >= 0 and self._again(pe, g, number + ahead, frame, due):
+            return
         if ahead and (due is not None or ahead < 0):
             self.find(Check.TX_PSN, pe, "BTH PSN", f"{self.core.sq_psn(g, number):#08x}",
                       f"{got_psn:#08x}", g, idx, got_psn)  # fmt: skip
@@ -81,6 +88,8 @@ class Transmit(Part):
             self.core.early.setdefault(g, []).append((idx, self.core.time, got_psn))
         self.compare(pe, g, idx, self.core.sq_psn(g, number), expected, frame, head, head + size)
         row = s.row(g, idx)
+        if g in self.retry.of:
+            self.retry.packet(pe, g, number, 1 if s.w_kind[row] == WRITE else int(s.w_np[row]))
         if number == s.w_first[row]:
             self._may_start(pe, g, idx, number)
         elif s.w_kind[row] == WRITE:
@@ -88,7 +97,34 @@ class Transmit(Part):
         s.q_tx[g] = number + (1 if s.w_kind[row] == WRITE else int(s.w_np[row]))
         s.q_txw[g] = idx + last
 
-    def _expected(self, pe: int, g: int, idx: int, number: int) -> tuple[bytes, int, int, int, bool] | None:
+    def _again(
+        self, pe: int, g: int, number: int, frame: bytes, new: tuple[bytes, int, int, int, bool] | None
+    ) -> bool:
+        """A packet whose PSN was sent before; False: it is the next new one with a wrong PSN."""
+        s = self.s
+        due = self._expected(pe, g, self.retry.wqe_of(g, number), number, again=True)
+        if new is not None and (due is None or due[0][:51] != frame[:51]):
+            if new[0][:51] == frame[:51] and new[0][54:-4] == frame[54:-4]:
+                return False
+        psn = self.core.sq_psn(g, number)
+        if due is None:
+            return False
+        expected, idx, head, size, _ = due
+        row = s.row(g, idx)
+        k = number - int(s.w_first[row])
+        self.retry.packet(pe, g, number, 1 if s.w_kind[row] == WRITE else int(s.w_np[row]) - k)
+        if k and s.w_kind[row] != WRITE:
+            self.retry.state(g).resumed.add(number)
+        if number < s.q_ack[g] and len(frame) == len(expected):
+            # acknowledged while it was on its way out: its source may be another one by now
+            expected = expected[:head] + frame[head : head + size] + expected[head + size : -4]
+            expected += frames.icrc(expected)
+        self.compare(pe, g, idx, psn, expected, frame, head, head + size)
+        return True
+
+    def _expected(
+        self, pe: int, g: int, idx: int, number: int, again: bool = False
+    ) -> tuple[bytes, int, int, int, bool] | None:
         """(frame, WQE, end of headers, payload bytes, last of its WQE) of a packet, from WQE idx on."""
         s = self.s
         pi = int(s.q_pi[g])
@@ -100,14 +136,17 @@ class Transmit(Part):
             idx += 1
         row = s.row(g, idx)
         k = number - int(s.w_first[row])
-        if idx >= pi or k >= s.w_np[row] or (k and s.w_kind[row] != WRITE):
+        resumes = again and s.w_kind[row] == READ
+        if idx >= pi or not 0 <= k < s.w_np[row] or (k and s.w_kind[row] != WRITE and not resumes):
             return None
         length, psn, flow = int(s.w_len[row]), self.core.sq_psn(g, number), s.flows[g]
         va, rkey = int(s.w_raddr[row]), int(s.w_rkey[row])
         if s.w_kind[row] == WRITE:
             return self._expected_write(pe, g, idx, row, k, struct.pack(">QII", va, rkey, length))
         if s.w_kind[row] == READ:
-            opcode, ext = frames.READ_REQUEST, struct.pack(">QII", va, rkey, length)
+            done = k * int(s.q_mtu[g])
+            va, opcode = va + done & (1 << 64) - 1, frames.READ_REQUEST
+            ext = struct.pack(">QII", va, rkey, length - done)
         else:
             opcode = int(rules.BTH_OF[int(s.w_op[row])])
             operands = tuple(int(x[row]) for x in (s.w_swap, s.w_cmp, s.w_smask, s.w_cmask))
@@ -143,6 +182,8 @@ class Transmit(Part):
         """
         s = self.s
         row, psn = s.row(g, idx), self.core.sq_psn(g, number)
+        if s.w_fence[row] or len(s.q_reads.get(g, ())) >= s.q_max_rd[g]:
+            self.retry.revive(g, number)
         reads = s.q_reads.get(g, ())
         if s.w_fence[row] and reads:
             self.find(Check.TX_FENCE, pe, "fenced WQE", f"after the data of WQE {reads[-1]}",

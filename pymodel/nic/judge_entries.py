@@ -58,8 +58,8 @@ class Request:
     """One READ or atomic that a responder accepted, until its last response left the NIC (wire.md 5)."""
 
     __slots__ = (
-        "contested", "contested_key", "gathered", "gq", "kind", "length", "msn", "number", "op", "operands",
-        "optional", "packets", "position", "rkey", "sent", "since", "va",
+        "contested", "contested_key", "dup", "gathered", "gq", "kind", "length", "msn", "number", "op",
+        "operands", "optional", "packets", "position", "rkey", "sent", "since", "va",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,8 @@ class Request:
         self.contested = False
         #: its region was about to go when it came: it may have been refused before it counted
         self.contested_key = False
+        #: a duplicate: a READ is executed again, an atomic answered from the saved result
+        self.dup = False
         #: READ: a read of its last beat was seen, so its last response may be on its way out
         self.gathered = False
 

@@ -23,6 +23,7 @@ from pymodel.nic.exact_receive import Receive
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.exact_respond import Respond
 from pymodel.nic.exact_rest import Rest
+from pymodel.nic.exact_retry import Retry
 from pymodel.nic.exact_transmit import Transmit
 from pymodel.nic.judge_records import Check, Finding, Kind
 from pymodel.nic.judge_state import State
@@ -38,12 +39,13 @@ class Exact(Part):
         self.regions = Regions(core)
         self.atomics = Atomics(core, self.regions)
         self.events = Events(core)
-        self.memory = Memory(core, self.atomics, self.regions)
-        self.complete = Complete(core, self.events, self.regions)
+        self.retry = Retry(core)
+        self.memory = Memory(core, self.atomics, self.regions, self.retry)
+        self.complete = Complete(core, self.events, self.regions, self.retry)
         self.host = Host(core, self.complete, self.events, self.regions)
-        self.transmit = Transmit(core)
-        self.respond = Respond(core, self.transmit, self.atomics, self.regions)
-        self.receive = Receive(core, self.memory, self.atomics, self.regions)
+        self.transmit = Transmit(core, self.retry)
+        self.receive = Receive(core, self.memory, self.atomics, self.regions, self.retry)
+        self.respond = Respond(core, self.transmit, self.atomics, self.regions, self.receive.duplicates)
         self.rest = Rest(core)
         self._handlers: dict[int, Callable[[Any], None]] = {
             Kind.STORE: self.memory.store,

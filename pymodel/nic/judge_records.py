@@ -52,6 +52,8 @@ class Check(StrEnum):
     TX_RD_LIMIT = "packet.rd_atomic_limit"  # more than max_rd_atomic outstanding
     TX_IN_FLIGHT = "packet.in_flight"  # too many WQEs of a QP in flight
     TX_WINDOW = "packet.psn_window"
+    TX_RETRY = "packet.retry"  # sent again without a cause, from another place, or with a gap
+    TX_RETRY_LIMIT = "packet.retry_limit"  # sent again more often than retry_cnt or rnr_retry allow
     RESPONSE_PSN = "packet.response_psn"  # of a READ response or ATOMIC ACK: not the one that is due
     RESPONSE_ORDER = "packet.response_order"  # an ACK or NAK overtook an unanswered READ or atomic
     RESPONSE_MISSING = "packet.response_missing"  # end: a READ or atomic without (all of) its answer

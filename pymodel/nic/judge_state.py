@@ -51,6 +51,8 @@ RTS, ERR, RESET = 1, 2, 0
 _KEYS = 16
 #: rows of the tables are reused only this many WQEs (messages) later
 _MIN_ROWS = 1024
+#: timers from this on (64 cycles x 2^timer) are far longer than an answer takes
+_SHORT = 11
 #: duplicates per QP whose ACK may still be on its way out
 DUPLICATES = 256
 
@@ -157,8 +159,11 @@ class State:
         #: g -> READs and atomics that the responder holds, in order of arrival = of PSNs. One goes when its
         #: last response left the NIC. No response with a PSN behind the first one's may leave
         self.r_reads: dict[int, deque[Request]] = {}
-        #: QPs that only the exact engine judges: errors, flush, a NAK
-        self.q_odd = np.zeros(nq, np.bool_)
+        #: g -> packet -> original value of atomics that were answered, oldest first: for their duplicates
+        self.saved: dict[int, dict[int, int]] = {}
+        #: QPs that only the exact engine judges: errors, flush, a NAK, loss recovery, duplicates, a timer
+        #: that may expire while answers are on their way
+        self.q_odd = np.array([self.short_timer(ctx) for ctx in self.qp_ctx], np.bool_)
 
         # ---- WQEs and message ends, one ring of rows per QP
         rows = [max(_MIN_ROWS, 2 * int(d)) for d in self.q_depth]
@@ -195,7 +200,8 @@ class State:
         self.w_local = np.zeros(total, np.bool_)  # that error was found by the requester itself
         self.w_time = np.zeros(total, np.int64)  # cycle of the doorbell
         self.w_pos = np.zeros(total, np.int64)  # record of the doorbell
-        self.w_done = np.zeros(total, np.int64)  # cycle of its CQE, where that carries an error
+        #: cycle of its CQE, where that carries an error or its QP recovers from a loss
+        self.w_done = np.zeros(total, np.int64)
         self.w_sent = np.zeros(
             total, np.int64
         )  # record of its last packet, far away: not sent (batch engine)
@@ -373,6 +379,18 @@ class State:
         """An MR was invalidated."""
         self.mrs[pe].pop(index, None)
         self.mr_rows[pe, index]["valid"] = False
+
+    @staticmethod
+    def short_timer(ctx: QpContext) -> bool:
+        """Whether the transport timer of a QP is not far above the time that an answer may take."""
+        return 0 < ctx.timer < _SHORT
+
+    def save(self, g: int, number: int, value: int) -> None:
+        """An atomic was answered: its duplicates get the same value."""
+        saved = self.saved.setdefault(g, {})
+        saved[number] = value
+        while len(saved) > 2 * self.params.max_dest_rd_atomic:
+            del saved[next(iter(saved))]
 
     def retired(self, g: int) -> int:
         """First WQE index that is not complete: silent ones (ce = 0) complete when they are acknowledged.

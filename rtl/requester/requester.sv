@@ -8,9 +8,7 @@ module requester
   /// operands of the unmasked atomics (opcodes 26 and 27) are little-endian
   parameter bit AmoPlainLittle = 1'b0,
   /// masked atomics carry their remote length shifted left by one
-  parameter bit AmoShiftedLen = 1'b0,
-  /// go back after a loss; without it NAK 0 and RNR NAK are counted only
-  parameter bit LossRecovery = 1'b0
+  parameter bit AmoShiftedLen = 1'b0
 ) (
   /// clock
   input  logic             clk_i,
@@ -222,7 +220,7 @@ module requester
     .una_o(una), .una_rd_o(una_rd), .fail_o(nak_fail), .data_fail_o(data_fail), .retry_o(ack_retry),
     .busy_o(ack_busy), .busy_qpi_o(ack_qpi), .cnt_o(cnt_ack)
   );
-  retry_ctl #(.LossRecovery(LossRecovery)) i_retry (
+  retry_ctl i_retry (
     .clk_i, .rst_ni, .ctx_i, .live_i(live & ~stop), .drain_i, .drain_busy_o(drain_retry), .rsp_i(ack_retry),
     .over_i(over), .una_i(una), .ack_busy_i(ack_busy), .ack_qpi_i(ack_qpi), .iss_i(iss), .held_i(held),
     .hold_o(retry_hold), .rewind_o, .rewound_i, .first_en_o(first_en), .first_qpi_o(first_qpi),

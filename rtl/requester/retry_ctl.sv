@@ -5,10 +5,7 @@
 module retry_ctl
   import rnic_pkg::*;
   import req_pkg::*;
-#(
-  /// without it nobody goes back
-  parameter bit LossRecovery = 1'b0
-) (
+(
   /// clock
   input  logic             clk_i,
   /// asynchronous reset, active low
@@ -197,7 +194,7 @@ module retry_ctl
       if (iss_i.valid && iss_i.fresh) armed_q[iss_i.qpi] <= 1'b1;
 
       // answers that were on their way when the QP went back pass the same READ again: they tell nothing new
-      if (LossRecovery && ask.valid && live_i[ask.qpi] && !hold_o[ask.qpi] &&
+      if (ask.valid && live_i[ask.qpi] && !hold_o[ask.qpi] &&
           !(ask.implied && implied_q[ask.qpi])) begin
         again_q[ask.qpi] <= 1'b1;
         why_q[ask.qpi]   <= ask.why;

@@ -123,7 +123,8 @@ module tx_sched
   // ---------------------------------------------------------------- grant
   always_comb begin
     for (int unsigned l = 0; l < NumLane; l++) begin
-      full_o[l]     = (5'(ii_q[l][4:0] - ri_q[l]) >= 5'(MaxInflight));
+      // what is sent again has its place; if it has retired meanwhile, it lies behind ri_q
+      full_o[l]     = (5'(ii_q[l][4:0] - ri_q[l]) >= 5'(MaxInflight)) && (psn_q[l] == high_q[l]);
       quantum_o[l]  = (sent_q[l] >= LaneQuantum);
       busy_o[l]     = (state_q != StGrant) && (lane_q == lane_t'(l));
       want[l]       = on_i[l] && have_i[l] && (mid_q[l] || !full_o[l]) && !busy_o[l] && !hold_rd_o[l] &&
@@ -163,7 +164,8 @@ module tx_sched
   assign decide    = (state_q == StDecide);
   // the lane or its QP may have gone since the grant: then nothing happens
   assign alive     = decide && on_i[lane_q] && qp_ok_i[qpi_q[lane_q]];
-  assign bad       = first && (head_i.err != CqeOk || none);
+  // what was acknowledged meanwhile is not judged: its slot may hold another WQE by now
+  assign bad       = first && !over && (head_i.err != CqeOk || none);
   assign fail_now  = alive && (bad || (go && !chk_ok));
   assign fail_code = !bad ? CqeLocalMr : (head_i.err != CqeOk) ? head_i.err : CqeWqeFormat;
   assign send      = alive && !bad && go && chk_ok;
@@ -178,7 +180,7 @@ module tx_sched
     .again_i(again), .step_i(step), .rd_i(rd_q[lane_q]), .go_o(go), .none_o(none), .over_o(over),
     .hold_rd_o, .hold_psn_o
   );
-  assign over_o = '{valid: alive && !bad && over, qpi: qpi_q[lane_q], why: RetryOver, implied: 1'b0, code: '0};
+  assign over_o = '{valid: alive && over, qpi: qpi_q[lane_q], why: RetryOver, implied: 1'b0, code: '0};
 
   assign pop_o      = send && last;
   assign pop_lane_o = lane_q;

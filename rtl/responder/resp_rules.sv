@@ -2,10 +2,7 @@
 // packet, the QP's context and its responder state; responses are judged by rsp_rules.
 module resp_rules
   import rnic_pkg::*, dp_pkg::*, resp_pkg::*, atomic_pkg::*;
-#(
-    /// go back after a loss, and answer duplicates; without it both are counted only
-    parameter bit LossRecovery = 1'b0
-) (
+(
     /// a packet is judged
     input  logic        valid_i,
     /// its headers
@@ -93,12 +90,12 @@ module resp_rules
         act_o.kind = ActDuplicate;
         act_o.dup  = 1'b1;
         act_o.ack  = is_write_or_send(hdr_i.bth);
-        if (read && LossRecovery) begin
+        if (read) begin
           // responses up to the expected PSN belong to no READ that was executed
           if (!length_ok || !right_ok || packets > -ahead) act_o.kind = ActInvalid;
           else if (crowded) act_o.too_many = 1'b1;
           else act_o.kind = ActRead;
-        end else if (atomic && LossRecovery) begin
+        end else if (atomic) begin
           if (!seen_i.found) act_o.no_save = 1'b1;
           else if (seen_i.ready && crowded) act_o.too_many = 1'b1;
           else if (seen_i.ready) act_o.kind = ActSaved;

@@ -4,10 +4,7 @@
 // in the pipeline, or while a queue behind it is nearly full.
 module responder
   import rnic_pkg::*, dp_pkg::*, resp_pkg::*;
-#(
-    /// go back after a loss, and answer duplicates; without it both are counted only
-    parameter bit LossRecovery = 1'b0
-) (
+(
     /// clock
     input  logic             clk_i,
     /// asynchronous reset, active low
@@ -149,11 +146,11 @@ module responder
                 !(drain_i.valid && drain_i.qpi == p1_qpi_q);
   assign ask_o = '{qpi: p1_qpi_q, psn: p1_hdr_q.psn, depth: ctx.max_dest_rd};
 
-  rsp_rules #(.LossRecovery(LossRecovery)) i_rsp_rules (
+  rsp_rules i_rsp_rules (
       .valid_i(p1_q && is_response(p1_hdr_q.bth)), .hdr_i(p1_hdr_q), .mtu_i(ctx.mtu), .found_i(expected),
       .expect_i(expect_entry), .psn_i(expect_psn), .act_o(rsp_act)
   );
-  resp_rules #(.LossRecovery(LossRecovery)) i_rules (
+  resp_rules i_rules (
       .valid_i(p1_q), .hdr_i(p1_hdr_q), .live_i(live), .ctx_i(ctx), .state_i(state), .seen_i, .rsp_i(rsp_act),
       .act_o(act), .next_o(next)
   );

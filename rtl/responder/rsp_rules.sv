@@ -2,10 +2,7 @@
 // are held against the oldest READ or atomic of their QP. Combinational.
 module rsp_rules
   import rnic_pkg::*, dp_pkg::*, resp_pkg::*;
-#(
-    /// go back after a loss, and answer duplicates; without it both are counted only
-    parameter bit LossRecovery = 1'b0
-) (
+(
     /// a packet is judged
     input  logic       valid_i,
     /// its headers
@@ -80,7 +77,7 @@ module rsp_rules
       end else if (!found_i || ahead[23]) begin
         act_o.kind = ActDropResponse;
       end else if (ahead != '0) begin
-        act_o.kind = LossRecovery ? ActRspAhead : ActDropResponse;
+        act_o.kind = ActRspAhead;
       end else begin
         act_o.kind = ActData;
         if (hdr_i.bth != opcode && hdr_i.bth != other) act_o.fail = CqeRdRspOp;

@@ -25,6 +25,7 @@ from pymodel.nic.judge import Finding, Judge, PeConfig
 from pymodel.nic.params import CMD_STATUS, AxiId, Cnt, Csr
 from pymodel.platform import Bytes, Observer
 from pymodel.run import Main, Run, RunResult
+from tb.sim.fault_rule import Rule
 from tb.sim.lib import SimLib
 from tb.sim.records import Kind
 
@@ -114,9 +115,9 @@ class Summary:
 class Rig:
     """One run on the NICs of ``dut`` (tb_top).
 
-    ``knobs``: of memory, link and mailbox, set before the NICs come up. ``sinks`` get each drained batch
-    after the judge. ``judge`` may be switched off for figures only. The summary counts what the record
-    stream shows.
+    ``knobs``: of memory, link and mailbox, and ``faults``, rules of the link (docs/faults.md), are set before
+    the NICs come up. ``sinks`` get each drained batch after the judge. ``judge`` may be switched off for
+    figures only. The summary counts what the record stream shows.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Rig:
         sinks: Sequence[Sink] = (),
         seed: int | None = None,
         stall_limit: int = 200_000,
+        faults: str | Rule | Sequence[str | Rule] = (),
     ) -> None:
         self.lib = SimLib(dut)
         self.fabric = fabric
@@ -137,6 +139,8 @@ class Rig:
             raise ValueError(f"{fabric.n_pes} PEs, but the simulation has {self.lib.n_pes}")
         self.backend = RtlBackend(self.lib)
         self.knobs = dict(knobs or {})
+        self.faults = faults
+        self._fault_log: list[npt.NDArray[np.void]] = []
         self.sinks = list(sinks)
         self.judge: Judge | None = None
         self._judged = judge
@@ -155,6 +159,8 @@ class Rig:
         lib.set_knob("seed", self.seed)
         for name, value in self.knobs.items():
             lib.set_knob(name, value)
+        if self.faults:
+            lib.set_faults(self.faults)
         for pe in self.fabric.pes:
             lib.set_mac(pe.rank, pe.mac)
             for region in pe.regions:
@@ -262,6 +268,11 @@ class Rig:
         payload = (ident == AxiId.INBOUND) | (ident == AxiId.RESULT)
         summary.bytes += int(records["aux1"][writes[payload]].sum())
         return records
+
+    def fault_log(self) -> npt.NDArray[np.void]:
+        """Everything that fault rules did on the link so far (dtype fault_log.LOG)."""
+        self._fault_log.append(self.lib.fault_log())
+        return np.concatenate(self._fault_log)
 
     def _show(self) -> None:
         """Progress for whoever started this process."""

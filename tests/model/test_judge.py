@@ -546,7 +546,7 @@ CASES = [
     Case("pad byte", _pad_byte, {C.TX_PAD}),
     Case("wrong PSN", _psn_wrong, {C.TX_PSN}),
     Case("PSN gap", _psn_gap, {C.TX_PSN}, frozenset({C.COUNTER, C.CQE_EARLY})),
-    Case("sent twice", _sent_twice, {C.TX_PSN}, frozenset({C.COUNTER})),
+    Case("sent twice", _sent_twice, {C.TX_RETRY}, frozenset({C.COUNTER})),
     Case("sent before its fetch", _sent_before_fetch, {C.TX_EARLY}),
     Case("doorbell lost", _doorbell_lost, {C.TX_UNEXPECTED, C.READ_FETCH, C.READ_GATHER, C.CQE_UNEXPECTED},
          frozenset({C.COUNTER, C.CONTENT, C.CQE_ORDER, C.CQE_EARLY})),

@@ -833,7 +833,7 @@ def test_every_check_has_a_planted_fault() -> None:
     """No check without a fault that turns it red, here or among the WRITEs."""
     elsewhere = {
         C.ASYNC, C.NAK_MISSING, C.DB_AMBIGUOUS, C.TX_FENCE, C.TX_RD_LIMIT, C.TX_IN_FLIGHT, C.TX_WINDOW,
-        C.ATOMIC_OVERTAKEN, C.READ_GONE,
+        C.ATOMIC_OVERTAKEN, C.READ_GONE, C.TX_RETRY_LIMIT,
     }  # fmt: skip
     red = set().union(*(c.red for c in WRITE_CASES), *(c.red for _, c in CASES))
     assert red | elsewhere == set(Check)

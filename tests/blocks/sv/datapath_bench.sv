@@ -193,7 +193,7 @@ module datapath_bench
   assign rx_last    = loop_i ? tx_last_o : rx_last_i;
   assign rx_valid   = loop_i ? tx_valid_o && pass : rx_valid_i;
 
-  datapath #(.LossRecovery(1'b1)) i_dut (
+  datapath i_dut (
       .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i('0), .drain_i(drain), .drain_busy_o,
       .mr_drain_i, .mr_drain_busy_o, .mac_i, .ip_i,
       .job_valid_i, .job_ready_o, .job_i(job), .gerr_valid_o(), .gerr_qpi_o(), .gerr_slot_o(),

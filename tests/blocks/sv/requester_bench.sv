@@ -154,7 +154,7 @@ module requester_bench
       slot: rsp_slot_i, last: rsp_last_i, fail: rsp_fail_i
   };
 
-  requester #(.LossRecovery(1'b1)) i_dut (
+  requester i_dut (
       .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i, .drain_i(drain), .drain_busy_o,
       .db_sq_valid_i(db_valid_i), .db_sq_qpi_i(db_qpi_i), .db_sq_pi_i(db_idx_i),
       .retire_valid_o(unused_retire_valid), .retire_qpi_o(unused_retire_qpi), .retire_idx_o(unused_retire_idx),
