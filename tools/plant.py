@@ -149,7 +149,7 @@ FAULTS = [
         "blocked = «blocked_q[pkt_q.job.qpi] && psn_t'(pkt_q.job.psn - blocked_psn) < 24'h80_0000»;",
         "1'b0",
     ),
-    Fault("in-flight-unbounded", "requester/tx_sched.sv", ">= «5'(MaxInflight)»);", "5'd31"),
+    Fault("in-flight-unbounded", "requester/tx_sched.sv", ">= «5'(MaxInflight)») &&", "5'd31"),
     Fault(
         "read-takes-one-psn",
         "requester/tx_sched.sv",
