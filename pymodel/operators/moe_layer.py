@@ -8,6 +8,7 @@ over RDMA is compared bit for bit with the same layer in window mode, and the re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,16 +124,8 @@ async def layer(rank: Rank, sizes: LayerSizes, inputs: LayerInputs) -> LayerResu
     )  # fmt: skip
 
 
-class _NoStep:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-
-def _step(rank: Rank, name: str) -> Any:
-    return _NoStep() if rank.pe is None else rank.pe.step(name)
+def _step(rank: Rank, name: str) -> AbstractContextManager[None]:
+    return nullcontext() if rank.pe is None else rank.pe.step(name)
 
 
 @dataclass
