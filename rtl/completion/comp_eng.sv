@@ -315,7 +315,7 @@ module comp_eng
   assign dead_o        = dead_q;
   assign drain_busy_o  = (state_q != StPick) && (op_q == OpComplete) && (qpi_q == drain_i.qpi);
 
-  // retransmission will read the rest of the entry
+  // a CQE needs a part of the entry only
   logic unused;
   assign unused = &{1'b0, entry_i, una_i};
 endmodule

@@ -168,7 +168,7 @@ class Requester(Core):
             self._advance(qp, qp.reads[0].expected)
             return
         self._advance(qp, good)
-        # NAK 0 and RNR NAK ask for a retransmission, which does not exist without loss
+        # NAK 0 and RNR NAK ask to send again; the golden NICs never have to: nothing is lost between them
         if syndrome in _NAK_RX and syndrome != Syndrome.NAK_SEQ:
             for work in qp.inflight:
                 inside = (psn - work.first_psn) & PSN_MASK < work.outstanding
