@@ -2,8 +2,8 @@
 
 Sweep: 2 NICs; everything in the file, and a limit that is too small. Stimulus: a program with steps, a flag
 behind a large put, a READ and an atomic. Checks: events per track equal the summary's packets, CQEs and the
-program's posts and waits; times lie inside their steps; the span is that from the first doorbell to the
-flag's write, found here from the records by hand.
+program's posts and waits; each packet arrives at the other PE after it was sent; times lie inside their
+steps; the span is that from the first doorbell to the flag's write, found here from the records by hand.
 Timing: cycles of the span, exact.
 """
 
@@ -69,6 +69,11 @@ def test_run(tmp_path: Path) -> None:
     sent = [e for e in drawn if e["tid"] == TRACKS.index("packets sent") and e["pid"] == 0]
     first = [e["name"] for e in sorted(sent, key=lambda e: e["ts"])]
     assert first[:6] == ["write_first", *["write_middle"] * 3, "write_last", "write_only"]
+    for pe in range(2):
+        there = [e for e in drawn if e["tid"] == TRACKS.index("packets received") and e["pid"] == 1 - pe]
+        here = [e for e in drawn if e["tid"] == TRACKS.index("packets sent") and e["pid"] == pe]
+        pairs = list(zip(*(sorted(track, key=lambda e: e["ts"]) for track in (here, there)), strict=True))
+        assert all(a["name"] == b["name"] and a["args"] == b["args"] and a["ts"] < b["ts"] for a, b in pairs)
     names = {e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "process_name"}
     assert names == {"PE 0", "PE 1"}
     assert summary["figures"]["flags"] == 2
