@@ -27,9 +27,9 @@ $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh
 
 .PHONY: sim
-sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1 PCAP=1 TIMELINE=1 RTL=folder
+sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1 PCAP=1 TIMELINE=1 RTL=folder FAULTS="rule; rule" FAULT_FILE=file
 	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(PES) $(if $(filter 1,$(WAVES)),--waves) \
-	  $(if $(filter 1,$(PCAP)),--pcap) $(if $(filter 1,$(TIMELINE)),--timeline) --window "$(WINDOW)"
+	  $(if $(filter 1,$(PCAP)),--pcap) $(if $(filter 1,$(TIMELINE)),--timeline) --window "$(WINDOW)" --faults "$(FAULTS)" --fault-file "$(FAULT_FILE)"
 
 .PHONY: test
 test: $(STAMP) ## the tests, at most 20 minutes; JOBS=n SEED=n TEST=expression

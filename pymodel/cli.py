@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from pymodel.cli_decode import KINDS, decode
@@ -98,6 +99,23 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write every packet with its simulation time to FILE (pcapng; RTL only)",
     )
+    run.add_argument(
+        "--fault",
+        action="append",
+        dest="faults",
+        default=[],
+        type=lambda text: ("--fault", text),
+        metavar="RULE",
+        help="a fault on the link, such as 'every 1/200: drop' (docs/faults.md; RTL only); repeatable",
+    )
+    run.add_argument(
+        "--fault-file",
+        action="append",
+        dest="faults",
+        type=_fault_file,
+        metavar="FILE",
+        help="rules, one a line; repeatable",
+    )
     _codec_parsers(commands)
     text = "print the operators that are compiled for an SoC"
     select = commands.add_parser("select-ops", help=text, description=text[0].upper() + text[1:] + ".")
@@ -129,6 +147,15 @@ def _codec_parsers(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
 
 
+def _fault_file(name: str) -> tuple[str, str]:
+    """Name and text of a file of rules."""
+    try:
+        return name, Path(name).read_text()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise argparse.ArgumentTypeError(f"cannot read {name!r}: {reason}") from error
+
+
 def _capture(text: str) -> str:
     if text.endswith(".py"):
         raise argparse.ArgumentTypeError(f"{text!r} is no capture file: put --pcap behind the program")
@@ -153,6 +180,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
         dirty_ub=args.dirty_ub,
         signal_write=args.signal_write,
         post_cycles=args.post_cycles,
+        faults=tuple(args.faults),
         sanitize=not args.no_sanitizer,
     )
 
@@ -207,6 +235,8 @@ def _codec(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.pcap is not None and args.on != "rtl":
         raise ValueError("--pcap is for --on rtl: the golden NICs have no link to listen to")
+    if args.faults and args.on != "rtl":
+        raise ValueError("--fault and --fault-file are for --on rtl: between the golden NICs nothing is lost")
     if args.on == "rtl" and args.schedule is not None:
         raise ValueError("--schedule is for --on model: the RTL has its own timing")
     if (

@@ -10,9 +10,9 @@ import importlib.util
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
 from pymodel.device.queues import QpState, code_text
@@ -28,6 +28,11 @@ from pymodel.sanitizer import RaceSanitizer
 
 Main: TypeAlias = "Callable[[Pe], Awaitable[Any]]"
 """What a program file defines: ``async def main(pe: Pe)``."""
+
+
+FAULT_TIMER: Final = 9
+"""Transport timer of runs with link faults (wire page 5): 2^9 units of 64 cycles, longer than an incast holds
+up an answer."""
 
 
 class ProgramError(ValueError):
@@ -56,6 +61,8 @@ class RunConfig:
     dirty_ub: bool = False
     signal_write: bool = False
     post_cycles: int = 0
+    faults: Sequence[tuple[str, str]] = ()
+    """Rules of the link: (what errors call the text, text). They act on the RTL only."""
 
     def options(self) -> DeviceOptions:
         """The knobs of the device API in this run."""
@@ -66,10 +73,19 @@ class RunConfig:
     def fabric_config(self, program: Loaded | None = None) -> FabricConfig:
         """The fabric of this run: the program's own where it has one, else what the options say.
 
-        Raises ValueError for what no fabric can be.
+        Where the link has faults, QPs have FAULT_TIMER unless the fabric says otherwise: with the default a
+        lost tail would cost a million cycles. Raises ValueError for what no fabric can be.
         """
-        if program is not None and program.fabric is not None:
-            return self._own_fabric(program.fabric)
+        own = None if program is None else program.fabric
+        config = self._fabric_of_options() if own is None else self._own_fabric(own)
+        if not self.faults:
+            return config
+        ranks = range(config.n_pes)
+        ends = [(a, b, q) for a in ranks for b in ranks for q in range(config.qps) if a != b]
+        timers = {end: {"timer": FAULT_TIMER, **config.overrides.get(end, {})} for end in ends}
+        return replace(config, overrides={**config.overrides, **timers})
+
+    def _fabric_of_options(self) -> FabricConfig:
         generation = Generation(self.generation)
         if self.mixed:
             return FabricConfig.mixed(

@@ -15,13 +15,18 @@ from typing import Any
 from tb.sim.fault_parser import parse_line
 from tb.sim.fault_rule import Action, Rule, RuleError
 
-__all__ = ["Action", "Rule", "RuleError", "add_arguments", "as_rules", "parse"]
+__all__ = ["Action", "Rule", "RuleError", "add_arguments", "as_rules", "from_sources", "parse"]
 
 
 def parse(text: str, source: str = "faults") -> list[Rule]:
     """The rules of a text, one a line; ``source`` is what errors call it. Raises RuleError."""
     rules = (parse_line(line, source, n) for n, line in enumerate(text.splitlines(), 1))
     return [rule for rule in rules if rule is not None]
+
+
+def from_sources(sources: Iterable[tuple[str, str]]) -> list[Rule]:
+    """The rules of several texts, each with what errors call it. Raises RuleError."""
+    return [rule for source, text in sources for rule in parse(text, source)]
 
 
 def as_rules(rules: str | Rule | Iterable[str | Rule]) -> list[Rule]:

@@ -1,8 +1,9 @@
 """cocotb side of ``make sim`` and ``camhil run --on rtl``: one device program over the NICs, judged.
 
-The configuration comes as JSON in ``CAMHIL_RUN`` (:class:`tb.sim.sim.SimConfig`); the summary goes to
-``summary.json`` in the working directory, what capture and timeline hold to ``capture.txt``, also where the
-run fails. Where programs wait for flags, the summary has the cycles from the first doorbell to the last flag.
+The configuration comes as JSON in ``CAMHIL_RUN`` (:class:`tb.sim.sim.SimConfig`). The summary goes to
+``summary.json`` in the working directory, what capture and timeline hold to ``capture.txt``, the log of link
+faults to ``faults.txt``, also where the run fails. Where programs wait for flags, the summary has the cycles
+from the first doorbell to the last flag.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from pathlib import Path
 import cocotb
 
 from pymodel.host.table import Fabric
+from pymodel.nic.params import Cnt
 from pymodel.run import load
+from tb.sim.fault_log import counts, text
+from tb.sim.faults import from_sources
 from tb.sim.pcap import PcapWriter
-from tb.sim.platform import Rig
+from tb.sim.platform import COUNTERS, Rig
 from tb.sim.sim import SimConfig
 from tb.sim.timeline import Span, Timeline
 
@@ -25,7 +29,11 @@ async def program(dut) -> None:
     """Build the fabric, run the program on every PE, do the closing checks."""
     config = SimConfig.from_json(os.environ["CAMHIL_RUN"])
     loaded = load(config.run.program)
-    rig = Rig(dut, Fabric.build(config.run.fabric_config(loaded)), knobs=config.knobs, seed=config.run.seed)
+    rules = from_sources(config.run.faults)
+    fabric = Fabric.build(config.run.fabric_config(loaded))
+    # a QP whose packets are all lost takes eight timer periods to give up (`pymodel.run.FAULT_TIMER`)
+    patience = 2 * config.hang_after if rules else config.hang_after
+    rig = Rig(dut, fabric, knobs=config.knobs, seed=config.run.seed, faults=rules, stall_limit=patience)
     capture = PcapWriter(Path(config.pcap), config.run.pes, config.pcap_window) if config.pcap else None
     if capture is not None:
         rig.sinks.append(capture)
@@ -39,7 +47,7 @@ async def program(dut) -> None:
             loaded.main,
             options=config.run.options(),
             sanitize=config.run.sanitize,
-            hang_after=config.hang_after,
+            hang_after=patience,
             observers=() if timeline is None else (timeline,),
         )
         await rig.check(result)
@@ -48,7 +56,14 @@ async def program(dut) -> None:
             rig.summary.figures["cycles_first_doorbell_to_last_flag"] = cycles
             rig.summary.figures["bytes_per_cycle_and_NIC"] = round(moved, 1)
             rig.summary.figures["cycles_at_the_limit_of_the_link"] = span.link_limit
+        if rules:
+            retries = [await rig.lib.read(pe, COUNTERS + 8 * Cnt.RETRY) for pe in range(config.run.pes)]
+            rig.summary.figures["retries"] = sum(retries)
     finally:
+        if rules:
+            log = rig.fault_log()
+            Path("faults.txt").write_text(f"{text(log, rig.lib.fault_rules)}\n")
+            rig.summary.figures.update({f"faults_{kind}": n for kind, n in counts(log).items() if n})
         rig.summary.save(Path("summary.json"))
         said = [] if capture is None else [f"capture: {capture.close()}"]
         said += [] if timeline is None else [f"timeline: {timeline.close(rig.pes)}"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import threading
 import time
@@ -17,7 +18,8 @@ from typing import Any, NoReturn
 
 from pymodel.host.table import FabricConfig
 from pymodel.run import ProgramError, RunConfig, load
-from tb.sim import build, run
+from tb.sim import build, faults, run
+from tb.sim.faults import RuleError
 
 ROOT = build.ROOT
 PROGRAMS = ROOT / "programs"
@@ -162,6 +164,11 @@ def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
             reason = error.strerror if isinstance(error, OSError) else error
             print(f"camhil: cannot write {pcap!r}: {reason}", file=sys.stderr)
             return 2
+    try:
+        faults.from_sources(config.faults)
+    except RuleError as error:
+        print(f"camhil: {error}", file=sys.stderr)
+        return 2
     # the simulator runs in a directory of its own
     config = replace(config, program=str(Path(config.program).resolve()))
     try:
@@ -215,6 +222,18 @@ def _window(text: str) -> tuple[int, int] | None:
     return int(start), int(end)
 
 
+def _fault_options(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The options of make that name link faults."""
+    options = (("FAULTS", args.faults), ("FAULT_FILE", args.fault_file))
+    return [(key, value) for key, value in options if value]
+
+
+def _fault_sources(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """What errors call it, and the rules, one a line. Raises OSError, and ValueError for what is no text."""
+    sources = [("FAULTS", args.faults.replace(";", "\n"))] if args.faults else []
+    return sources + ([(args.fault_file, Path(args.fault_file).read_text())] if args.fault_file else [])
+
+
 def _run_one(config: SimConfig, args: argparse.Namespace, out: Path) -> int:
     """One program: its line, its table, the verdict. Gives the exit code."""
     name = Path(config.run.program).stem
@@ -231,6 +250,7 @@ def _run_one(config: SimConfig, args: argparse.Namespace, out: Path) -> int:
         print(f"waves: {out / f'waves{build.wave_suffix()}'}")
     if code:
         again = f"make sim TEST={args.test or name} PES={args.pes} SEED={args.seed}"
+        again += "".join(f" {key}={shlex.quote(value)}" for key, value in _fault_options(args))
         if rtl := os.environ.get("CAMHIL_RTL"):
             again += f" RTL={rtl}"
         print(
@@ -252,17 +272,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--waves", action="store_true")
     parser.add_argument("--pcap", action="store_true", help="write every packet to run.pcapng")
     parser.add_argument("--timeline", action="store_true", help="write timeline.json for Perfetto")
+    parser.add_argument("--faults", default="", help="faults on the link: rules, ; between them")
+    parser.add_argument("--fault-file", default="", metavar="FILE", help="the same, one rule a line")
     parser.add_argument(
         "--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves and capture cover"
     )
     args = parser.parse_args(argv)
     todo: list[tuple[SimConfig, Path]] = []
     try:
+        rules = _fault_sources(args)
+        faults.from_sources(rules)
         for name in [args.test] if args.test else DEFAULT_PROGRAMS:
             program = _program_path(name)
             out = build.BUILD / "sim" / Path(program).stem
             config = SimConfig(
-                RunConfig(program, pes=args.pes, on="rtl", seed=args.seed),
+                RunConfig(program, pes=args.pes, on="rtl", seed=args.seed, faults=rules),
                 pcap=str(out / "run.pcapng") if args.pcap else "",
                 pcap_window=args.window,
                 timeline=str(out / "timeline.json") if args.timeline else "",
@@ -270,6 +294,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.fabric()
             todo.append((config, out))
         build.nic_bench(args.pes)
+    except OSError as error:
+        print(f"make sim: cannot read {args.fault_file!r}: {error.strerror}", file=sys.stderr)
+        return 2
     except (ValueError, ProgramError, build.BuildError) as error:
         print(f"make sim: {error}", file=sys.stderr)
         return 2
