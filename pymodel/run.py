@@ -35,6 +35,14 @@ FAULT_TIMER: Final = 9
 up an answer."""
 
 
+def with_fault_timers(config: FabricConfig, timer: int = FAULT_TIMER) -> FabricConfig:
+    """The fabric with this transport timer on each QP for which it does not name one."""
+    ranks = range(config.n_pes)
+    ends = [(a, b, q) for a in ranks for b in ranks for q in range(config.qps) if a != b]
+    timers = {end: {"timer": timer, **config.overrides.get(end, {})} for end in ends}
+    return replace(config, overrides={**config.overrides, **timers})
+
+
 class ProgramError(ValueError):
     """A program file that cannot be run; the text says why in one line."""
 
@@ -78,12 +86,7 @@ class RunConfig:
         """
         own = None if program is None else program.fabric
         config = self._fabric_of_options() if own is None else self._own_fabric(own)
-        if not self.faults:
-            return config
-        ranks = range(config.n_pes)
-        ends = [(a, b, q) for a in ranks for b in ranks for q in range(config.qps) if a != b]
-        timers = {end: {"timer": FAULT_TIMER, **config.overrides.get(end, {})} for end in ends}
-        return replace(config, overrides={**config.overrides, **timers})
+        return with_fault_timers(config) if self.faults else config
 
     def _fabric_of_options(self) -> FabricConfig:
         generation = Generation(self.generation)

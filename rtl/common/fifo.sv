@@ -5,6 +5,8 @@ module fifo #(
   parameter type T = logic,
   /// entries, at least 2 for full throughput; need not be a power of two
   parameter int unsigned Depth = 2,
+  /// the writer does not look at in_ready_o, because it knows that there is room: what does not fit is a fault
+  parameter bit Fits = 1'b0,
   /// width of the fill count
   localparam int unsigned CntW = $clog2(Depth + 1)
 ) (
@@ -72,4 +74,13 @@ module fifo #(
       end
     end
   end
+
+  `ifndef SYNTHESIS
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (rst_ni && Fits) begin
+      assert (!in_valid_i || in_ready_o)
+      else $error("%m: an entry does not fit and is lost");
+    end
+  end
+  `endif  // SYNTHESIS
 endmodule

@@ -5,6 +5,8 @@ module ram_fifo #(
     parameter type T = logic,
     /// entries in the memory, a power of two
     parameter int unsigned Depth = 128,
+    /// the writer does not look at in_ready_o, because it knows that there is room: what does not fit is a fault
+    parameter bit Fits = 1'b0,
     /// derived: width of the fill count
     localparam int unsigned CntW = $clog2(Depth + 1)
 ) (
@@ -48,7 +50,7 @@ module ram_fifo #(
       .rd_en_i(read), .rd_addr_i(rd_q), .rd_data_o(rd_data)
   );
 
-  fifo #(.T(T), .Depth(OutDepth)) i_out (
+  fifo #(.T(T), .Depth(OutDepth), .Fits(1'b1)) i_out (
       .clk_i, .rst_ni, .in_valid_i(read_q), .in_ready_o(unused_ready), .in_data_i(rd_data),
       .out_valid_o, .out_ready_i, .out_data_o, .count_o(out_cnt)
   );
@@ -73,4 +75,13 @@ module ram_fifo #(
       end
     end
   end
+
+  `ifndef SYNTHESIS
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (rst_ni && Fits) begin
+      assert (!in_valid_i || in_ready_o)
+      else $error("%m: an entry does not fit and is lost");
+    end
+  end
+  `endif  // SYNTHESIS
 endmodule

@@ -62,7 +62,7 @@ module cqe_writer
   logic                       flight_room, flight_some, unused_ready;
   logic [$clog2(NumFlight+1)-1:0] unused_count;
 
-  fifo #(.T(cqe_job_t), .Depth(Depth)) i_queue (
+  fifo #(.T(cqe_job_t), .Depth(Depth), .Fits(1'b1)) i_queue (
     .clk_i, .rst_ni, .in_valid_i(cqe_valid_i), .in_ready_o(unused_ready), .in_data_i(cqe_i),
     .out_valid_o(head_valid), .out_ready_i(head_pop), .out_data_o(head), .count_o(count)
   );

@@ -103,11 +103,14 @@ module gather
   logic              rd_en;
   data_t             rd_data;
 
-  logic [$clog2(2*Packets+1)-1:0] unused_burst_count;
-  logic [$clog2(Packets+1)-1:0]   unused_done_count, unused_entries;
+  // packets that are held: those of the queue of entries, those on their way out of it, and the one at its end
+  localparam int unsigned Held = Packets + 8;
+  logic [$clog2(2*Held+1)-1:0]  unused_burst_count;
+  logic [$clog2(Held+1)-1:0]    unused_done_count;
+  logic [$clog2(Packets+1)-1:0] unused_entries;
 
-  // at most one burst a beat and two a packet are on their way, so the queue never fills
-  fifo #(.T(logic), .Depth(2 * Packets)) i_bursts (
+  // at most two bursts a packet are on their way, so the queue never fills
+  fifo #(.T(logic), .Depth(2 * Held), .Fits(1'b1)) i_bursts (
       .clk_i, .rst_ni, .in_valid_i(burst_valid), .in_ready_o(unused_burst_ready), .in_data_i(burst_last),
       .out_valid_o(unused_burst_valid), .out_ready_i(beat_valid_i && beat_i.last), .out_data_o(is_final),
       .count_o(unused_burst_count)
@@ -139,7 +142,7 @@ module gather
     end
   end
 
-  fifo #(.T(logic), .Depth(Packets)) i_done (
+  fifo #(.T(logic), .Depth(Held), .Fits(1'b1)) i_done (
       .clk_i, .rst_ni, .in_valid_i(done), .in_ready_o(unused_done_ready), .in_data_i(done_err),
       .out_valid_o(head_done), .out_ready_i(pop_done), .out_data_o(head_err), .count_o(unused_done_count)
   );
@@ -226,7 +229,7 @@ module gather
   end
 
   // ------------------------------------------------------------------ what a reset waits for
-  qp_inflight #(.Max(2 * Packets)) i_inflight (
+  qp_inflight #(.Max(Held)) i_inflight (
       .clk_i, .rst_ni, .inc_i(start && start_ready), .inc_qpi_i(start_entry.job.qpi),
       .dec_i(leave), .dec_qpi_i(pkt_q.job.qpi), .drain_i, .busy_o(drain_busy_o)
   );
@@ -252,7 +255,7 @@ module gather
     end
   end
 
-  mr_fence #(.Max(2 * Packets)) i_fence (
+  mr_fence #(.Max(Held)) i_fence (
       .clk_i, .rst_ni, .wait_i(mr_drain_i && ahead_left_q == '0), .enter_i(start && start_ready), .leave_i(leave),
       .busy_o(fence_busy)
   );

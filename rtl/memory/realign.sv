@@ -148,7 +148,7 @@ module realign
     if (s1_valid_q) prev_q <= rd_data_i;
   end
 
-  fifo #(.T(realign_beat_t), .Depth(OutDepth)) i_out (
+  fifo #(.T(realign_beat_t), .Depth(OutDepth), .Fits(1'b1)) i_out (
       .clk_i, .rst_ni, .in_valid_i(s1_valid_q && s1_q.out), .in_ready_o(out_ready), .in_data_i(beat),
       .out_valid_o, .out_ready_i, .out_data_o(out_o), .count_o(out_cnt)
   );

@@ -71,7 +71,7 @@ module scatter
   logic [7:0]    second_len_q;
 
   assign cmd_in = '{addr: move_addr_i, move: move_i};
-  fifo #(.T(cmd_t), .Depth(Commands)) i_cmds (
+  fifo #(.T(cmd_t), .Depth(Commands), .Fits(1'b1)) i_cmds (
       .clk_i, .rst_ni, .in_valid_i(move_valid_i), .in_ready_o(unused_ready), .in_data_i(cmd_in),
       .out_valid_o(cmd_valid), .out_ready_i(pop), .out_data_o(cmd), .count_o
   );

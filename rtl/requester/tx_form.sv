@@ -92,7 +92,7 @@ module tx_form
   end
 
   // the grant waits for room, so a packet that was decided always fits
-  fifo #(.T(tx_job_t), .Depth(4)) i_jobs (
+  fifo #(.T(tx_job_t), .Depth(4), .Fits(1'b1)) i_jobs (
     .clk_i, .rst_ni, .in_valid_i(send_i), .in_ready_o(unused_ready), .in_data_i(job),
     .out_valid_o(job_valid_o), .out_ready_i(job_ready_i), .out_data_o(job_o), .count_o(count)
   );

@@ -188,14 +188,14 @@ module resp_engine
   );
 
   // one turn at a time, so a packet that was allowed finds the room that was seen
-  fifo #(.T(tx_job_t), .Depth(2)) i_jobs (
+  fifo #(.T(tx_job_t), .Depth(2), .Fits(1'b1)) i_jobs (
       .clk_i, .rst_ni, .in_valid_i(job_valid), .in_ready_o(job_room), .in_data_i(job),
       .out_valid_o(job_valid_o), .out_ready_i(job_ready_i), .out_data_o(job_o), .count_o(unused_job_cnt)
   );
 
   // ------------------------------------------------------------------ answers without payload from memory
   assign out_in = '{dup: answer_dup, job: answer};
-  fifo #(.T(out_t), .Depth(2)) i_out (
+  fifo #(.T(out_t), .Depth(2), .Fits(1'b1)) i_out (
       .clk_i, .rst_ni, .in_valid_i(answer_valid), .in_ready_o(answer_room), .in_data_i(out_in),
       .out_valid_o(ack_valid_o), .out_ready_i(ack_ready_i), .out_data_o(out), .count_o(unused_out_cnt)
   );

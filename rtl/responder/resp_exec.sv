@@ -106,7 +106,7 @@ module resp_exec
 
   // every QP's table fits, so there is always room
   assign turn_in = '{qpi: start_qpi_i, place: start_place_i};
-  ram_fifo #(.T(turn_t), .Depth(NumQp * MaxInflight)) i_turns (
+  ram_fifo #(.T(turn_t), .Depth(NumQp * MaxInflight), .Fits(1'b1)) i_turns (
       .clk_i, .rst_ni, .in_valid_i(start_valid_i), .in_ready_o(unused_ready), .in_data_i(turn_in),
       .out_valid_o(turn_valid), .out_ready_i(pop), .out_data_o(turn), .count_o(unused_count)
   );

@@ -59,12 +59,12 @@ module wr_order
   logic [$clog2(2*Depth+16+1)-1:0] unused_b_count;
 
   assign in = '{bursts: in_bursts_i, qpi: in_qpi_i, value: in_i};
-  ram_fifo #(.T(entry_t), .Depth(Depth)) i_heads (
+  ram_fifo #(.T(entry_t), .Depth(Depth), .Fits(1'b1)) i_heads (
       .clk_i, .rst_ni, .in_valid_i, .in_ready_o(unused_ready), .in_data_i(in),
       .out_valid_o(head_valid), .out_ready_i(pop), .out_data_o(head), .count_o(count)
   );
   // two bursts an entry at the most, so it never fills (entries on their way out of the queue above: room in `Depth`)
-  fifo #(.T(logic), .Depth(2 * Depth + 16)) i_responses (
+  fifo #(.T(logic), .Depth(2 * Depth + 16), .Fits(1'b1)) i_responses (
       .clk_i, .rst_ni, .in_valid_i(b_valid_i), .in_ready_o(unused_b_ready), .in_data_i(b_err_i),
       .out_valid_o(b_valid), .out_ready_i(pop_b), .out_data_o(b_err), .count_o(unused_b_count)
   );

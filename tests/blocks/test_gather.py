@@ -1,9 +1,9 @@
 """Gather (rtl/memory/gather.sv, gather_issue.sv, realign.sv, axi_rd_mux.sv) against the bytes of a memory.
 
 Sweep: every source offset in a beat with lengths around the beat and page borders, 0 and 4096; random mixes;
-memory latency 0 to 300, stalls on AR, R and at both outputs; a rival reader; bus errors in the first, middle
-and last beat; requests and READ responses of the same QPs mixed, with errors on either side, QPs in ERR, a
-reset, the invalidation of a region under load.
+memory latency 0 to 600, stalls on AR, R and at both outputs, which also stand still until all is full; a
+rival reader; bus errors in the first, middle and last beat; requests and READ responses of the same QPs
+mixed, with errors on either side, QPs in ERR, a reset, the invalidation of a region under load.
 Stimulus: packets of many QPs in order at the block's port, memory in the bench.
 Checks: every packet's headers and bytes in order, zeros behind its end, one error pulse with QP and slot (or
 PSN and MSN), exactly the packets that have to be missing, one pulse for each READ response that left, not
@@ -257,6 +257,26 @@ async def test_rate(dut) -> None:
     await bench.run(jobs2)
     bench.compare(jobs + jobs2)
     assert bench.cycles - before < 5 * len(jobs2) + 260, f"{bench.cycles - before} cycles"
+
+
+@cocotb.test()
+@cocotb.parametrize(length=[8, 100, 256], latency=[0, 600])
+async def test_output_stands_still(dut, length: int, latency: int) -> None:
+    """Nothing is taken until the block is full and has all its data: every packet comes out all the same."""
+    bench = Bench(dut)
+    await bench.start(latency=latency)
+    # up to 64 bytes: one beat; 100 bytes cross a page: two bursts
+    jobs = [Job(n % 64, n, 4096 * (1 + n % 30) - (50 if length == 100 else 0), length) for n in range(160)]
+    queue = list(jobs)
+    for _ in range(1200):
+        dut.job_valid_i.value = 1
+        bench.offer(queue[0])
+        if dut.job_ready_o.value == 1:
+            queue.pop(0)
+        await bench.cycle(1.0)
+    assert not bench.packets and len(jobs) - len(queue) > 126, f"{len(queue)} jobs are not taken"
+    await bench.run(queue, expect=len(jobs))
+    bench.compare(jobs)
 
 
 @cocotb.test()
