@@ -14,6 +14,7 @@ SEED  ?= 1
 JOBS  ?= 2
 SEEDS ?= 5
 PES   ?= 4
+MINUTES ?= 10
 
 .PHONY: help
 help: ## list the targets
@@ -40,6 +41,10 @@ test: $(STAMP) ## the tests, at most 20 minutes; JOBS=n SEED=n TEST=expression
 .PHONY: regress
 regress: $(STAMP) ## every test, the long ones too, over SEEDS=n seeds; JOBS=n SEED=first TEST=expression RERUN=failed
 	@$(PY) tools/regress.py --seeds $(SEEDS) --first-seed $(SEED) --jobs $(JOBS) --rerun "$(RERUN)" --select "$(TEST)"
+
+.PHONY: soak
+soak: $(STAMP) ## random traffic under random faults until the time is up; MINUTES=n SEED=s JOBS=n, ROUND=seed for one round
+	@$(PY) tools/soak.py --minutes $(MINUTES) --seed $(SEED) --jobs $(JOBS) $(if $(ROUND),--round $(ROUND))
 
 .PHONY: waves
 waves: $(STAMP) ## TEST=name (test or program) with waves, laid out along the data path for GTKWave; WINDOW=from:to ns

@@ -1,0 +1,95 @@
+"""The soak tool (tools/soak.py): bad input, failing rounds, kinds that never came, growing memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tb.sim import build, run
+from tools import soak
+
+KINDS = ("corrupt", "delay", "drop", "duplicate", "reorder", "truncate")
+
+
+def report(seed: int, **changes: Any) -> dict[str, Any]:
+    """A good round's."""
+    good = {
+        "seed": seed, "cycles": 1000, "packets": 100, "bytes": 6400, "faults": dict.fromkeys(KINDS, 2),
+        "counters": {"retry": 3, "wqe": 50}, "memory": [100 << 10, 110 << 10],
+    }  # fmt: skip
+    return {**good, **changes}
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """Rounds without a simulator: what one gives stands in the dictionary."""
+    told: dict[str, Any] = {"error": None, "report": {}, "seeds": []}
+
+    def fake(exe: Path, module: str, top: str, *, out: Path, seed: int, **rest: Any) -> run.Outcome:
+        import json
+
+        told["seeds"].append(seed)
+        out.mkdir(parents=True)
+        (out / "round.json").write_text(json.dumps(report(seed, **told["report"])))
+        return run.Outcome(told["error"], 1, False, 1.0, 0.1, 0, out / "sim.log")
+
+    monkeypatch.setattr(soak, "OUT", tmp_path)
+    monkeypatch.setattr(run, "run", fake)
+    monkeypatch.setattr(build, "build", lambda bench, kind: tmp_path / "sim")
+    return told
+
+
+@pytest.mark.parametrize(
+    "args", [["--minutes", "0"], ["--minutes", "soon"], ["--seed", "-1"], ["--jobs", "0"], ["--round", "x"]]
+)
+def test_bad_input(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        soak.main(args)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_sums(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Rounds differ, are added up, and leave nothing behind; the same seed gives the same rounds."""
+    assert soak.main(["--minutes", "0.005", "--seed", "3"]) == 0
+    out, count = capsys.readouterr().out, len(rounds["seeds"])
+    assert count == len(set(rounds["seeds"])) > 2
+    assert f"{1000 * count:,}" in out and f"{12 * count:,} faults survived" in out
+    assert out.rstrip().endswith("nothing left over") and not list(tmp_path.iterdir())
+    assert sorted(rounds["seeds"])[0] in {soak.round_seed(3, n) for n in range(count)}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_failing_round(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str], alone: bool) -> None:
+    """The reason, and the command that repeats that round alone."""
+    rounds["error"] = "memory.page: PE 1 wrong byte"
+    seed = soak.round_seed(1, 0)
+    assert soak.main(["--round", str(seed)] if alone else ["--minutes", "1", "--jobs", "1"]) == 1
+    err = capsys.readouterr().err
+    assert "memory.page: PE 1 wrong byte" in err and f"again: make soak ROUND={seed}\n" in err
+    assert len(rounds["seeds"]) == 1
+
+
+def test_missing_kind(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """A kind of fault that never came fails the run."""
+    rounds["report"] = {"faults": {**dict.fromkeys(KINDS, 1), "delay": 0}}
+    assert soak.main(["--minutes", "0.001"]) == 1
+    assert "no delay in" in capsys.readouterr().err
+
+
+def test_growing_memory(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """A round whose second half takes more memory fails."""
+    rounds["report"] = {"memory": [100 << 10, 200 << 10]}
+    assert soak.main(["--minutes", "1"]) == 1
+    assert "memory grew from 100 to 200 MiB" in capsys.readouterr().err
+
+
+def test_a_round() -> None:
+    """One real round: faults of every kind, all survived."""
+    exe = build.build(build.nic_bench(soak.PES), "fast")
+    _, reason, told = soak.one_round(exe, soak.round_seed(1, 0))
+    assert reason is None, reason
+    assert set(told["faults"]) == set(KINDS) and all(told["faults"].values())
