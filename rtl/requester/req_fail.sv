@@ -1,6 +1,7 @@
 // Failure records of WQEs in flight, one per QP and source (transmit scheduler, gather, responder's NAK, response with
-// data, too many retries). Sources may name different WQEs; completion meets the oldest first and flushes what is behind it (nic.md
-// section 6). Any record stops the issue on its QP.
+// data, too many retries). Sources may name different WQEs; completion meets the oldest first and flushes what is behind
+// it (nic.md section 6). Any record stops the issue on its QP; a failure on this side leaves WQEs before it that may have
+// to be sent again.
 module req_fail
   import rnic_pkg::*;
   import req_pkg::*;
@@ -21,8 +22,10 @@ module req_fail
   input  qp_fail_t         data_i,
   /// a WQE was sent too often
   input  qp_fail_t         retry_i,
-  /// QPs with a failed WQE
+  /// QPs with a WQE that failed by an answer, or was sent too often: nothing before it is left to be sent again
   output logic [NumQp-1:0] stop_o,
+  /// QPs with a WQE that failed on this side: those before it go on, retries included
+  output logic [NumQp-1:0] local_o,
   /// read the records of a QP
   input  logic             rd_en_i,
   /// QP to read
@@ -71,7 +74,8 @@ module req_fail
     end
   end
 
-  assign stop_o   = have_q[0] | have_q[1] | have_q[2] | have_q[3] | have_q[4];
+  assign stop_o   = have_q[0] | have_q[1] | have_q[2];
+  assign local_o  = have_q[3] | have_q[4];
   assign failed_o = (hit != '0);
   // a NAK speaks of an earlier packet of the message than a local error
   assign code_o   = hit[0] ? rec[0].code : hit[1] ? rec[1].code : hit[2] ? rec[2].code : hit[3] ? rec[3].code :

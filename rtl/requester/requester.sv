@@ -126,7 +126,7 @@ module requester
   /// counted events
   output cnt_inc_t         cnt_o
 );
-  logic [NumQp-1:0]   stop, dead, live, qp_ok;
+  logic [NumQp-1:0]   stop, fail_local, redo, dead, live, qp_ok;
   qp_idx_t            db, retire;
   qp_go_t             iss, back;
   qp_pos_t            una;
@@ -164,12 +164,13 @@ module requester
   logic               cnt_fetch_bus, cnt_overrun, cnt_cqe_bus;
   cnt_inc_t           cnt_ack, cnt_comp;
 
-  // nothing new starts on a QP that left RTS, has a failed WQE or waits for its reset
+  // nothing new starts on a QP that left RTS, has a failed WQE or waits for its reset; what stands before a WQE that failed
+  // on this side is sent again where it has to be
   always_comb begin
     live = qp_rts_i & ~dead;
     if (drain_i.valid) live[drain_i.qpi] = 1'b0;
   end
-  assign qp_ok       = live & ~stop & ~retry_hold;
+  assign qp_ok       = live & ~stop & ~(fail_local & ~redo) & ~retry_hold;
   assign db          = '{valid: db_sq_valid_i, qpi: db_sq_qpi_i, idx: db_sq_pi_i};
   assign gather_fail = '{valid: gerr_valid_i, qpi: gerr_qpi_i, slot: gerr_slot_i, code: CqeGatherDma};
 
@@ -221,9 +222,10 @@ module requester
     .busy_o(ack_busy), .busy_qpi_o(ack_qpi), .cnt_o(cnt_ack)
   );
   retry_ctl i_retry (
-    .clk_i, .rst_ni, .ctx_i, .live_i(live & ~stop), .drain_i, .drain_busy_o(drain_retry), .rsp_i(ack_retry),
+    .clk_i, .rst_ni, .ctx_i, .live_i(live & ~stop), .tx_fail_i(tx_fail), .gather_fail_i(gather_fail), .drain_i,
+    .drain_busy_o(drain_retry), .rsp_i(ack_retry),
     .over_i(over), .una_i(una), .ack_busy_i(ack_busy), .ack_qpi_i(ack_qpi), .iss_i(iss), .held_i(held),
-    .hold_o(retry_hold), .rewind_o, .rewound_i, .first_en_o(first_en), .first_qpi_o(first_qpi),
+    .hold_o(retry_hold), .redo_o(redo), .rewind_o, .rewound_i, .first_en_o(first_en), .first_qpi_o(first_qpi),
     .first_slot_o(first_slot),
     .first_i(first_psn), .back_o(back), .fail_o(retry_fail), .cnt_retry_o(cnt_retry)
   );
@@ -231,8 +233,8 @@ module requester
 
   req_fail i_req_fail (
     .clk_i, .rst_ni, .ctx_i, .tx_i(tx_fail), .gather_i(gather_fail), .nak_i(nak_fail), .data_i(data_fail),
-    .retry_i(retry_fail),
-    .stop_o(stop), .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
+    .retry_i(retry_fail), .stop_o(stop), .local_o(fail_local),
+    .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
   );
 
   // ---------------------------------------------------------------- completion
@@ -245,7 +247,7 @@ module requester
 
   comp_eng i_comp_eng (
     .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .drain_i, .cq_wait_i, .time_i, .db_i(db), .una_i(una),
-    .stop_i(stop), .fail_i(fails),
+    .stop_i(stop | fail_local), .fail_i(fails),
     .db_cq_valid_i, .db_cq_cqn_i, .db_cq_ci_i, .db_cq_arm_i, .db_cq_ready_o, .db_cq_rsp_valid_o, .db_cq_rsp_o,
     .arm_valid_o(arm_valid), .arm_cqn_o(arm_cqn), .arm_solicit_o(arm_solicit), .overrun_i(overrun),
     .timeout_valid_o(timeout_valid), .timeout_cqn_o(timeout_cqn),

@@ -12,8 +12,12 @@ module retry_ctl
   input  logic             rst_ni,
   /// executed context commands
   input  ctx_wr_t          ctx_i,
-  /// QPs that may send: RTS, no WQE failed, no reset waiting
+  /// QPs that may send again: RTS, no WQE failed by an answer, no reset waiting
   input  logic [NumQp-1:0] live_i,
+  /// a WQE failed before its packet was sent
+  input  qp_fail_t         tx_fail_i,
+  /// a WQE failed while its payload was gathered
+  input  qp_fail_t         gather_fail_i,
   /// QP of a reset that waits
   input  qp_err_evt_t      drain_i,
   /// that QP is being handled
@@ -34,6 +38,8 @@ module retry_ctl
   input  logic [NumQp-1:0] held_i,
   /// QPs that must not send now
   output logic [NumQp-1:0] hold_o,
+  /// QPs that went back and have not sent all of it again
+  output logic [NumQp-1:0] redo_o,
   /// forget what a QP expects
   output rewind_t          rewind_o,
   /// forgotten, and no data on its way to the acknowledge tracker
@@ -79,6 +85,10 @@ module retry_ctl
   retry_e                why_q[NumQp];
   logic [4:0]            code_q[NumQp];
   logic [NumQp-1:0][2:0] passes_q, rnrs_q;
+  // what went back is not all sent again; WQEs that failed on this side
+  logic [NumQp-1:0]      redo_q, tx_failed_q, gather_failed_q;
+  slot_t                 tx_slot_q[NumQp], gather_slot_q[NumQp];
+  slot_t                 una_slot;
   // timer
   qp_retry_t             timeout, ask;
   logic                  wait_valid;
@@ -129,19 +139,23 @@ module retry_ctl
   assign rewind_o     = '{valid: state_q == StForget, qpi: qpi_q};
   assign first_en_o   = (state_q == StEntry);
   assign first_qpi_o  = qpi_q;
-  assign first_slot_o = una.idx[SlotW-1:0];
+  assign first_slot_o = una_slot;
+  assign redo_o       = redo_q;
 
   // ---------------------------------------------------------------- go back, or give up
   assign live   = live_i[qpi_q];
   assign is_rnr = (why_q[qpi_q] == RetryRnr);
   assign is_seq = (why_q[qpi_q] == RetrySeq);
-  assign empty  = (una.psn == high);
+  // nothing is left to be sent again from a WQE on that failed on this side
+  assign empty  = (una.psn == high) || (tx_failed_q[qpi_q] && tx_slot_q[qpi_q] == una_slot) ||
+                  (gather_failed_q[qpi_q] && gather_slot_q[qpi_q] == una_slot);
+  assign una_slot = una.idx[SlotW-1:0];
   // 7 RNR retries are for ever
   assign spent  = !empty && ((is_seq && passes_q[qpi_q] == limit.retry) ||
                              (is_rnr && limit.rnr != 3'd7 && rnrs_q[qpi_q] == limit.rnr));
   assign go     = (state_q == StGo) && live && !spent && !iss_i.valid;
   assign fail_o = '{
-    valid: (state_q == StGo) && live && spent, qpi: qpi_q, slot: una.idx[SlotW-1:0], code: is_rnr ? CqeRnr : CqeRetry
+    valid: (state_q == StGo) && live && spent, qpi: qpi_q, slot: una_slot, code: is_rnr ? CqeRnr : CqeRetry
   };
   assign back_o = '{
     valid: go, qpi: qpi_q, idx: una.idx, psn: una.psn, rd: una.rd, skip: empty ? '0 : una.psn - first_i,
@@ -166,6 +180,9 @@ module retry_ctl
       armed_q   <= '0;
       why_q     <= '{default: RetrySeq};
       code_q    <= '{default: '0};
+      redo_q          <= '0;
+      tx_failed_q     <= '0;
+      gather_failed_q <= '0;
       passes_q  <= '0;
       rnrs_q    <= '0;
     end else begin
@@ -201,7 +218,15 @@ module retry_ctl
         code_q[ask.qpi]  <= ask.code;
         implied_q[ask.qpi] <= 1'b1;
       end
+      if (iss_i.valid && (iss_i.psn == iss_i.high || tx_fail_i.valid)) redo_q[iss_i.qpi] <= 1'b0;
+      if (go) redo_q[qpi_q] <= !empty;
+      // the first one stands: it is the oldest WQE that its source will ever name
+      if (tx_fail_i.valid) tx_failed_q[tx_fail_i.qpi] <= 1'b1;
+      if (gather_fail_i.valid) gather_failed_q[gather_fail_i.qpi] <= 1'b1;
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
+        redo_q[ctx_i.qpi]          <= 1'b0;
+        tx_failed_q[ctx_i.qpi]     <= 1'b0;
+        gather_failed_q[ctx_i.qpi] <= 1'b0;
         again_q[ctx_i.qpi]   <= 1'b0;
         implied_q[ctx_i.qpi] <= 1'b0;
         armed_q[ctx_i.qpi]   <= 1'b0;
@@ -211,6 +236,13 @@ module retry_ctl
     end
   end
 
+  always_ff @(posedge clk_i) begin
+    if (tx_fail_i.valid && !tx_failed_q[tx_fail_i.qpi]) tx_slot_q[tx_fail_i.qpi] <= tx_fail_i.slot;
+    if (gather_fail_i.valid && !gather_failed_q[gather_fail_i.qpi]) begin
+      gather_slot_q[gather_fail_i.qpi] <= gather_fail_i.slot;
+    end
+  end
+
   logic unused;
-  assign unused = &{1'b0, ctx_i, iss_i, limit};
+  assign unused = &{1'b0, ctx_i, iss_i, limit, tx_fail_i, gather_fail_i};
 endmodule

@@ -95,7 +95,7 @@ module completion_bench
   cqe_job_t          cqe;
   cq_t               arm_cqn, timeout_cqn, done_cqn;
   logic [NumCq-1:0]  overrun;
-  logic [NumQp-1:0]  stop, unused_dead;
+  logic [NumQp-1:0]  stop, fail_local, unused_dead;
   psn_t              unused_first;
   req_mark_t         unused_mark;
   async_evt_t        async_evt;
@@ -146,12 +146,12 @@ module completion_bench
   );
   req_fail i_fail (
       .clk_i, .rst_ni, .ctx_i(ctx), .tx_i(tx_fail), .gather_i('0), .nak_i(nak_fail), .retry_i('0), .data_i(data_fail),
-      .stop_o(stop),
+      .stop_o(stop), .local_o(fail_local),
       .rd_en_i(rec_en), .rd_qpi_i(rec_qpi), .slot_i(rec_slot), .failed_o(failed), .code_o(fail_code)
   );
   comp_eng i_dut (
       .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i, .drain_i(drain), .cq_wait_i, .time_i, .db_i(db), .una_i(una),
-      .stop_i(stop), .fail_i(fails),
+      .stop_i(stop | fail_local), .fail_i(fails),
       .db_cq_valid_i(dbcq_valid_i), .db_cq_cqn_i(dbcq_cqn_i), .db_cq_ci_i(dbcq_ci_i), .db_cq_arm_i(dbcq_arm_i),
       .db_cq_ready_o(dbcq_ready_o), .db_cq_rsp_valid_o(dbcq_rsp_valid_o), .db_cq_rsp_o(dbcq_rsp_o),
       .arm_valid_o(arm_valid), .arm_cqn_o(arm_cqn), .arm_solicit_o(arm_solicit), .overrun_i(overrun),

@@ -1,0 +1,195 @@
+"""The matrix of link faults: kind x operation x position in the message x state of the QP (`make faults`).
+
+Sweep: each kind of fault of docs/faults.md on each packet that an operation has (only, first, middle and last
+of a WRITE and its ACK; request and each response of a READ; request and response of an atomic), with the QP
+otherwise idle, in the middle of other work, hit again when it sends again, with a WQE behind that fails here,
+and reset while the fault acts. SEND and WRITE with immediate have no rows yet.
+Stimulus: a rule that hits exactly that packet. Checks: the fault was applied, as often as the cell says; CQEs
+(good; good, error and flush; after the reset those of the next life); the judge's after each cell, and at the
+end.
+Timing: none. Not proved: faults on two packets of a message at once (soak_round.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cocotb
+
+from pymodel.device import Pe
+from pymodel.formats.wqe import WqeOp
+from pymodel.host.table import Fabric, FabricConfig
+from tb.sim.build import BUILD
+from tb.sim.fault_rule import Action
+from tests.nic.raw import FLUSH, RawQp, renew
+from tests.nic.stage import DEPTH, READS, RESULTS, WORDS, WRITES, Stage, any_good, local
+
+PES = 2
+KINDS = {
+    "drop": "drop", "duplicate": "duplicate", "delay": "delay 2us", "reorder": "reorder 1 within 2us",
+    "corrupt": "corrupt 1 bit", "truncate": "truncate",
+}  # fmt: skip
+STATES = ("idle", "busy", "again", "error", "reset")
+MTU = 256
+#: bytes of a message of one packet, and of one of four
+SHORT, LONG = 100, 900
+#: operation -> (position, opcode as rules name it, from the requester, bytes)
+WRITE = [
+    ("only", "write_only", True, SHORT), ("first", "write_first", True, LONG),
+    ("middle", "write_middle", True, LONG), ("last", "write_last", True, LONG), ("ack", "ack", False, LONG),
+]  # fmt: skip
+READ = [
+    ("request", "read_request", True, LONG), ("only", "read_response_only", False, SHORT),
+    ("first", "read_response_first", False, LONG), ("middle", "read_response_middle", False, LONG),
+    ("last", "read_response_last", False, LONG),
+]  # fmt: skip
+ATOMICS = {
+    "cmp_swap": (WqeOp.CAS64, "cmp_swap"), "fetch_add": (WqeOp.FA64, "fetch_add"),
+    "masked_cmp_swap_8": (WqeOp.MCAS64, "masked_cmp_swap_8"),
+    "masked_fetch_add_8": (WqeOp.MFA64, "masked_fetch_add_8"),
+    "masked_cmp_swap_4": (WqeOp.MCAS32, "masked_cmp_swap_4"),
+    "masked_fetch_add_4": (WqeOp.MFA32, "masked_fetch_add_4"),
+}  # fmt: skip
+PATIENCE = 300_000
+#: what a bad local key gives; one that the responder refused would end its QP, and with it all retries
+BAD_KEY = 0xA7
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell. ``request``: the packet goes from the requester to the responder."""
+
+    operation: str
+    position: str
+    kind: str
+    state: str
+    opcode: str
+    request: bool
+    length: int
+
+    def wqe(self, qp: RawQp, rng: random.Random) -> dict[str, Any]:
+        """The WQE whose packet is hit."""
+        if self.operation == "write":
+            return qp.fields(self.length, WRITES + rng.randrange(1 << 14))
+        if self.operation == "read":
+            sink = local(qp, READS + rng.randrange(1 << 14))
+            return qp.read(self.length, rng.randrange(1 << 14), laddr=sink)
+        result = RESULTS + 8 * rng.randrange(512)
+        return qp.atomic(
+            ATOMICS[self.operation][0], WORDS + 8 * rng.randrange(8), result, swap_add=rng.getrandbits(32)
+        )
+
+    def rules(self, qp: RawQp) -> list[str]:
+        """The rules that hit it: its first packet of this kind, or the second where others go before.
+
+        What a resumed READ gives starts with First or Only again, whatever was lost (wire page 5).
+        """
+        to = qp.plan.peer_qpn if self.request else qp.plan.qpn
+        way, fault = "0->1" if self.request else "1->0", KINDS[self.kind]
+        packets = f"direction {way} qp {to} opcode"
+        if self.state == "busy":
+            return [f"{packets} {self.opcode} nth 2: {fault} once"]
+        if self.state != "again":
+            return [f"{packets} {self.opcode}: {fault} once"]
+        if self.operation == "read" and self.position in ("middle", "last"):
+            resumed = "read_response_first or read_response_only nth 2"
+            return [f"{packets} {self.opcode}: {fault} once", f"{packets} {resumed}: {fault} once"]
+        return [f"{packets} {self.opcode}: {fault} 2 times"]
+
+
+def cells(operation: str) -> Iterator[Cell]:
+    """All cells of an operation."""
+    if operation in ATOMICS:
+        rows = [("request", ATOMICS[operation][1], True, 8), ("response", "atomic_response", False, 8)]
+    else:
+        rows = WRITE if operation == "write" else READ
+    for position, opcode, request, length in rows:
+        for kind in KINDS:
+            for state in STATES:
+                yield Cell(operation, position, kind, state, opcode, request, length)
+
+
+async def run_cell(stage: Stage, cell: Cell, rng: random.Random) -> None:
+    """Post, hit, collect, compare."""
+    rig, qp, back = stage.rig, stage.ends[0, 1, 0], stage.ends[1, 0, 0]
+    seen = len(rig.fault_log())
+    rig.lib.set_faults(cell.rules(qp))
+    target, other = (lambda: cell.wqe(qp, rng)), (lambda: any_good(qp, rng))
+    work = {
+        "idle": [target], "busy": [other, target, other, target, other], "again": [target],
+        "error": [target, lambda: qp.fields(64, WRITES, lkey=0), other], "reset": [target, target, other],
+    }[cell.state]  # fmt: skip
+    codes = [0] * len(work)
+    if cell.state == "error":
+        codes = [0, BAD_KEY, FLUSH]
+
+    async def post(pe: Pe) -> None:
+        if pe.rank == 0:
+            await qp.post(*[make() for make in work])
+
+    async def collect(pe: Pe) -> None:
+        if pe.rank == 0:
+            found = await qp.collect(len(codes), PATIENCE)
+            assert found["error_code"].tolist() == codes, found["error_code"]
+            await qp.ring_cq()
+
+    async def both(pe: Pe) -> None:
+        await post(pe)
+        await collect(pe)
+
+    if cell.state != "reset":
+        await rig.run(both, hang_after=PATIENCE)
+    else:
+        await rig.run(post, hang_after=PATIENCE)
+        for _ in range(500):
+            if len(rig.fault_log()) > seen:
+                break
+            await rig.lib.cycles(16)
+        await rig.lib.cycles(rng.randrange(400))
+    log = rig.fault_log()[seen:]
+    hits = log[log["action"] != Action.RELEASE]
+    assert len(hits) >= 1, f"the fault was not applied: {cell.rules(qp)}"
+    if cell.state == "again" and cell.kind in ("drop", "truncate"):
+        assert len(hits) == 2, "what is sent again was not hit"
+    rig.lib.set_faults([])
+    if cell.state in ("error", "reset"):
+        await rig.settle()
+        psns = rng.getrandbits(24), rng.getrandbits(24)
+        await renew(rig, qp, back, psns, cqs=True)
+        work, codes = [target, other, target], [0, 0, 0]
+        await rig.run(both, hang_after=PATIENCE)
+    assert rig.judge is not None
+    if rig.judge.findings:
+        raise AssertionError(rig.judge.findings[0].render())
+
+
+@cocotb.test()
+@cocotb.parametrize(
+    operation=[
+        "write", "read", "cmp_swap", "fetch_add", "masked_cmp_swap_8", "masked_fetch_add_8",
+        "masked_cmp_swap_4", "masked_fetch_add_4",
+    ]
+)  # fmt: skip
+async def test_matrix(dut, operation: str) -> None:
+    """All cells of an operation, one after the other on one QP pair."""
+    rng = random.Random(f"matrix {operation} {cocotb.RANDOM_SEED}")
+    ends = {(pe, 1 - pe, 0): {"timer": 5, "sq_depth": DEPTH, "cq_depth": DEPTH} for pe in range(PES)}
+    config = FabricConfig.mixed(PES, 1, rng.getrandbits(31), heap_bytes=32 << 20, mtus=(MTU,), overrides=ends)
+    stage = Stage(dut, Fabric.build(config), (), stall_limit=PATIENCE)
+    await stage.start()
+    done: list[list[str]] = []
+    for cell in cells(operation):
+        try:
+            await run_cell(stage, cell, rng)
+        except Exception as error:
+            error.add_note(f"cell: {cell.operation}, {cell.position}, {cell.kind}, {cell.state}")
+            raise
+        done.append([cell.operation, cell.position, cell.kind, cell.state])
+    await stage.rig.check()
+    folder = BUILD / "faults"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{operation}-{cocotb.RANDOM_SEED}.json").write_text(json.dumps(done))
