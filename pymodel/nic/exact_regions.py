@@ -7,15 +7,21 @@ which. From then on no access under the old entry may come.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from pymodel.formats.cqe import CqeError
+from pymodel.nic import rules
 from pymodel.nic.context import MrContext
 from pymodel.nic.exact_core import Part
 from pymodel.nic.judge_entries import InboundWrite
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import RTS, WRITE
 from pymodel.nic.params import AsyncKind, Cnt
+
+#: what stands for a NAK code where a region goes: executed, or refused
+GOING: Final = -2
 
 
 class Regions(Part):
@@ -121,6 +127,13 @@ class Regions(Part):
         done = s.q_tx[g] if s.w_kind[row] == WRITE else s.w_first[row] + s.w_got[row]
         if done < s.w_first[row] + s.w_np[row]:
             self.core.fail(g, idx, int(CqeError.LOCAL_MR_REQ))
+
+    def allows(self, pe: int, key: int, remote: bool, right: rules.Right, va: int, size: int) -> int:
+        """0: the region allows it, 2: it does not, GOING: it did until a command that is not answered."""
+        verdict = rules.mr_check(self.s.mr_rows, key, remote, right, [va], [size], pe)
+        if int(verdict[0]) == rules.MrVerdict.OK:
+            return 0
+        return GOING if self.core.was_allowed(pe, key, remote, right, va, size) else 2
 
     # ------------------------------------------------------------------ responder
     def refused(self, pe: int, g: int, number: int) -> bool:

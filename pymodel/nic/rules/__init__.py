@@ -24,6 +24,7 @@ from pymodel.nic.rules.doorbells import (
     cq_doorbell,
     doorbell_gate,
     index_mask,
+    rq_doorbell,
     sq_doorbell,
 )
 from pymodel.nic.rules.regions import MR_ROW, MrVerdict, Right, mr_check, mr_check_one, mr_table
@@ -129,6 +130,7 @@ __all__ = [
     "response_error",
     "response_syndrome_ok",
     "result_bytes",
+    "rq_doorbell",
     "segment",
     "sequence_ok",
     "sq_doorbell",

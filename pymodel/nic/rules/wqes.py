@@ -7,14 +7,14 @@ import numpy as np
 
 from pymodel.formats.arrays import I64, U8, Bools, IntLike, Rec
 from pymodel.formats.cqe import CqeError
-from pymodel.formats.wqe import ATOMIC_MSG_LEN, ATOMIC_OPS, DS_NUM, WqeOp
+from pymodel.formats.wqe import ATOMIC_MSG_LEN, DS_NUM, WqeOp
 from pymodel.nic.params import DEFAULT_PARAMS, Params
 from pymodel.nic.rules.atomics import IS_ATOMIC, OPERAND_BYTES, by_opcode
 from pymodel.nic.rules.common import MAX_MESSAGE, as_i64
 from pymodel.nic.rules.regions import MrVerdict, Right, mr_check
 
 #: opcodes that this version executes
-BUILT: Final = frozenset((WqeOp.WRITE, WqeOp.READ, *ATOMIC_OPS))
+BUILT: Final = frozenset(WqeOp)
 
 _KNOWN: Final[Bools] = np.isin(np.arange(256), list(WqeOp))
 #: a READ or atomic, which a response with data completes, by msg_opcode: bool[256]
@@ -32,7 +32,7 @@ def wqe_check(
     mrs: Rec | None = None,
     bank: IntLike = 0,
     supported: Collection[WqeOp] = BUILT,
-    imm_supported: bool = False,
+    imm_supported: bool = True,
     max_rd_atomic: IntLike = DEFAULT_PARAMS.max_rd_atomic,
     params: Params = DEFAULT_PARAMS,
 ) -> U8:
