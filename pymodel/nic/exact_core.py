@@ -224,6 +224,8 @@ class Core:
         if g in self.waiting and g in s.r_nak:
             # dropped, refused or taken
             s.r_nak_before.setdefault(g, set()).add(s.r_nak.pop(g))
+        if g in s.rq:
+            s.rq[g].ended = self.time
         if g in s.rq and not own:
             for message in s.rq[g].messages:
                 message.maybe |= self.time - message.time < SETTLE or self.path_holds(pe)

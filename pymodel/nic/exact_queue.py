@@ -27,6 +27,8 @@ from pymodel.nic.params import AsyncKind, Cnt
 _LINE: Final = ~63 & (1 << 64) - 1
 #: cycles between a record and its effect inside the NIC: what lies closer may come in either order
 _NEAR: Final = 64
+#: cycles that a packet may take through the receive path until it ends its QP
+_PATH: Final = 1024
 
 
 class Queue(Part):
@@ -93,7 +95,7 @@ class Queue(Part):
                 continue
             found = g
             if self._explained(queue, addr, length, since):
-                if s.q_state[g] == ERR and since > int(s.q_err_time[g]) + SETTLE:
+                if 0 <= queue.ended < since - _PATH and s.q_state[g] == ERR:
                     self.find(Check.READ_FETCH, pe, "read of a receive WQE", "none, the QP is in ERR",
                               f"{addr:#x} in cycle {since}", g)  # fmt: skip
                 return True
@@ -203,10 +205,13 @@ class Queue(Part):
         return False
 
     def _target(self, g: int, queue: ReceiveQueue) -> int:
-        """Where the payload of the packet goes that waits."""
-        got = self.core.waiting[g][0][0]
-        if got.opcode in frames.SENDS:
-            return queue.slots[queue.take].addr
-        if got.opcode in frames.STARTS:
-            return int.from_bytes(got.ext[:8], "big")
-        return int(self.s.r_va[g])
+        """Where the first payload goes of the packets that wait, -1: nowhere."""
+        index = queue.take
+        for got, *_ in self.core.waiting[g]:
+            if got.payload:
+                if got.opcode in frames.WRITES:
+                    first = got.opcode in frames.STARTS
+                    return int.from_bytes(got.ext[:8], "big") if first else int(self.s.r_va[g])
+                return queue.slots[index].addr if index in queue.slots else -1
+            index += got.opcode in frames.SENDS or got.opcode in frames.IMMEDIATE
+        return -1

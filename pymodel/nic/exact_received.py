@@ -23,7 +23,7 @@ class Received(Part):
         s, pe, code, queue = self.s, w.pe, w.code, self.s.rq[g]
         v1, idx, prod = bool(s.q_version[g] == 1), queue.done, int(s.c_prod[w.c])
         message, allowed = self._due(g, queue)
-        if code not in allowed and self.core.accept(g):
+        while code not in allowed and self.core.accept(g):
             message, allowed = self._due(g, queue)
         wqe_id, named = w.wqe_id(v1), w.named(idx, v1)
         gone = s.q_state[g] == RESET and w.formed > int(s.q_err_time[g]) + SETTLE

@@ -44,8 +44,8 @@ class Respond(Part):
             return
         psn = int.from_bytes(frame[51:54], "big")
         self._skip_duplicates(pe, g, psn, opcode)
-        if not self.s.r_reads.get(g):
-            self.core.accept(g)
+        while not self.s.r_reads.get(g) and self.core.accept(g):
+            pass
         held = self.s.r_reads.get(g)
         if not held:
             self.find(Check.TX_UNEXPECTED, pe, "response packet", "no READ or atomic is held",
@@ -202,10 +202,9 @@ class Respond(Part):
         executed = int(s.r_exp[g])
         c = executed + signed24(psn - executed - int(s.q_rq_psn[g]))
         takes = syndrome in (frames.SYN_ACK, *range(0x61, 0x64))
-        if c > executed or (c == executed and takes):
-            # it tells of packets that wait: they were taken
-            self.core.accept(g)
-            executed = int(s.r_exp[g])
+        # it tells of packets that wait for receive WQEs: they were taken
+        while c >= s.r_exp[g] + (not takes) and self.core.accept(g):
+            pass
         if syndrome != frames.SYN_ACK:
             self._nak(pe, g, psn, syndrome, msn, c)
         elif self._ack_psn(pe, g, psn, c):

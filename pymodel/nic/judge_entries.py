@@ -151,7 +151,8 @@ class ReceiveQueue:
     """The receive queue of one QP. Indices run free from the start index; the NIC keeps 17 bits of them."""
 
     __slots__ = (
-        "base", "depth", "done", "flushed", "gone", "messages", "pi", "slots", "start", "take", "times",
+        "base", "depth", "done", "ended", "flushed", "gone", "messages", "pi", "slots", "start", "take",
+        "times",
     )  # fmt: skip
 
     def __init__(self, base: int, depth: int, start: int, gone: int = 0) -> None:
@@ -161,6 +162,7 @@ class ReceiveQueue:
         self.messages: deque[Message] = deque()  # messages without CQE, in order
         self.times: deque[tuple[int, int]] = deque(maxlen=64)  # (index, cycle) of the last CQEs
         self.flushed = False  # a flush CQE was written
+        self.ended = -1  # cycle of what sent the QP to ERR, -1: nothing
         self.gone = gone  # receive WQEs completed before the last reset
 
     def open(self) -> Message | None:

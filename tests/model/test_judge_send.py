@@ -1,0 +1,319 @@
+"""The judge on SEND, WRITE with immediate and receive queues: legal streams, errors, planted faults.
+
+Stimulus: legal streams of simulated NICs with receive queues of every version, stride, MTU, near the wraps of
+the RQ index; RNR NAKs; receive WQEs that fail; then the same streams damaged in one place.
+Checks: legal streams give no finding under any split, exact and batch engine alike; each fault turns exactly
+its check red.
+Timing: none but the order of records, and the RNR wait. Not proved here: anything about RTL.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pymodel.nic.judge import Check, Judge, Kind
+from pymodel.nic.params import DEFAULT_PARAMS, AxiId, Cnt
+from tests.model.judge_mutants import SMALL, Mutant, columns, end, run, run_mutant
+from tests.model.stream_base import Knobs
+from tests.model.stream_send import Buffer, SendSim
+
+C = Check
+ALL = ("send", "send_imm", "write_imm", "write", "read", "fa64")
+BOTH = pytest.mark.parametrize("exact", [True, False], ids=["exact", "batch"])
+
+
+def simulate(**changes: object) -> SendSim:
+    """A fresh legal stream."""
+    sim = SendSim(Knobs(**{**SMALL.__dict__, **changes}))  # type: ignore[arg-type]
+    sim.run()
+    return sim
+
+
+def receives(m: Mutant, want: Callable[[int, int, np.ndarray], bool]) -> list[int]:
+    """CQE writes of receive WQEs that fit: want(error code, dword 0, the CQE)."""
+    out = []
+    for i in m.rows(Kind.AXI_W, AxiId.CQE):
+        word = int(m.cqe(i)[:4].view("<u4")[0])
+        if word >> 26 & 1 and want(word & 0xFF, word, m.cqe(i)):
+            out.append(int(i))
+    return out
+
+
+def good(code: int, word: int, cqe: np.ndarray) -> bool:
+    """A good one."""
+    return not code
+
+
+def bits(
+    at: int, value: int, want: Callable[[int, int, np.ndarray], bool] = good
+) -> Callable[[Mutant], None]:
+    """Flip bits of a byte of a receive CQE in the middle."""
+
+    def mutate(m: Mutant) -> None:
+        m.cqe(m.middle(np.array(receives(m, want))))[at] ^= value
+
+    return mutate
+
+
+def packet(at: int, value: int, *ops: int) -> Callable[[Mutant], None]:
+    """Flip bits of a byte of a sent frame of these opcodes, with an ICRC that fits."""
+
+    def mutate(m: Mutant) -> None:
+        i = m.packet(lambda f: bool(f[42] in ops))
+        m.frame(i)[at] ^= value
+        m.icrc(i)
+
+    return mutate
+
+
+def syndrome(want: int, got: int) -> Callable[[Mutant], None]:
+    """Another syndrome in the first ACK or NAK of one kind that left."""
+
+    def mutate(m: Mutant) -> None:
+        fits = [i for i in m.rows(Kind.TXPKT) if m.frame(i)[42] == 0x11 and m.frame(i)[54] == want]
+        m.frame(fits[len(fits) // 2])[54] = got
+        m.icrc(fits[len(fits) // 2])
+
+    return mutate
+
+
+def before(
+    kind: Kind, ident: int, want: Callable[[np.ndarray], bool] | None = None
+) -> Callable[[Mutant], None]:
+    """A good receive CQE in front of the nearest record of a kind on its PE."""
+
+    def mutate(m: Mutant) -> None:
+        for i in receives(m, lambda code, word, cqe: not code and int(cqe[8:12].view("<u4")[0]) > 0)[4:]:
+            pe, qpn = int(m.rec["pe"][i]), m.qp_of_cqe(i)[1]
+            rows = m.rows(kind, ident if kind != Kind.RXPKT else None)
+            rows = [int(j) for j in rows if j < i and m.rec["pe"][j] == pe]
+            if kind == Kind.RXPKT:
+                ours = [j for j in rows if m.frame(j)[42] in (2, 3, 4, 5, 9, 11)]
+                rows = [j for j in ours if int(m.frame(j)[48]) << 8 | int(m.frame(j)[49]) == qpn]
+            if rows:
+                m.cqe(i)[16:20] = np.frombuffer(
+                    int(m.rec["time"][rows[-1]] - 1).to_bytes(4, "little"), np.uint8
+                )
+                m.move(i, rows[-1])
+                return
+        raise AssertionError
+
+    return mutate
+
+
+def too_early(m: Mutant) -> None:
+    """A time stamp before the arrival of the message."""
+    i = m.middle(np.array(receives(m, good)))
+    m.cqe(i)[16:20] = 0
+
+
+def lost(want: Callable[[int, int, np.ndarray], bool] = good) -> Callable[[Mutant], None]:
+    """The last receive CQE of a stream never comes."""
+
+    def mutate(m: Mutant) -> None:
+        last = receives(m, want)[-1]
+        pe = m.rec["pe"][last]
+        others = [
+            i for kind in (Kind.COMMIT, Kind.AXI_B) for i in m.rows(kind, AxiId.CQE) if m.rec["pe"][i] == pe
+        ]
+        number = [int(i) for i in m.rows(Kind.AXI_W, AxiId.CQE) if m.rec["pe"][i] == pe].index(last)
+        half = len(others) // 2
+        m.drop(last, int(others[number]), int(others[half + number]))
+
+    return mutate
+
+
+def slot_read(m: Mutant) -> None:
+    """A slot is read before its doorbell."""
+    i = next(i for i in m.rows(Kind.AXI_R, AxiId.FETCH) if int(m.rec["addr"][i]) >> 44 == 0xA)
+    m.rec["aux0"][i] = 1
+
+
+def far_slot(m: Mutant) -> None:
+    """A read of the ring's last beat, which nobody has posted."""
+    i = next(i for i in m.rows(Kind.AXI_R, AxiId.FETCH) if int(m.rec["addr"][i]) >> 44 == 0xA)
+    qp = next(q for q in m.sim.qps if q.ctx.rq_base >> 24 == int(m.rec["addr"][i]) >> 24)
+    first = (qp.ctx.rq_start_index + 60) % 64
+    m.rec["addr"][i] = (qp.ctx.rq_base + 16 * first & ~63) - (64 if qp.ctx.rq_base & 63 else 0)
+
+
+def buffer_missed(m: Mutant) -> None:
+    """Payload of a SEND beside its buffer."""
+    fit = [i for i in m.rows(Kind.AXI_W, AxiId.INBOUND) if int(m.rec["addr"][i]) >> 44 == 9]
+    m.rec["addr"][fit[len(fit) // 2]] += 64
+
+
+#: (stream, fault, checks that turn red, checks that may)
+FAULTS: dict[str, tuple[str, Callable[[Mutant], None], set[Check], set[Check]]] = {
+    "SE missing": ("faults", packet(43, 0x80, 4, 5), {C.TX_HEADER}, set()),
+    "SE in the middle": ("long", packet(43, 0x80, 0, 1), {C.TX_HEADER}, set()),
+    "SE of a WRITE": ("long", packet(43, 0x80, 6, 7, 10), {C.TX_HEADER}, set()),
+    "wrong immediate": ("faults", packet(57, 1, 3, 5, 9), {C.TX_HEADER}, set()),
+    "wrong immediate behind RETH": ("faults", packet(70, 1, 11), {C.TX_HEADER}, set()),
+    "SEND for WRITE": ("long", packet(42, 0x07, 0x08), {C.TX_HEADER}, set()),
+    "First for Middle": ("long", packet(42, 0x01, 0x01), {C.TX_HEADER}, set()),
+    "wrong payload": ("faults", packet(60, 1, 4), {C.TX_PAYLOAD}, set()),
+    "CQE: error": ("faults", bits(0, 0xC0), {C.CQE_STATUS}, {C.CQE_FIELD, C.CQ_EVENT}),
+    "CQE: flush": ("faults", bits(0, 0xFF), {C.CQE_STATUS}, {C.CQE_FIELD, C.CQ_EVENT}),
+    "CQE: SE": ("faults", bits(3, 1), {C.CQE_FIELD}, set()),
+    "CQE: type": ("faults", bits(3, 4), {C.CQE_FIELD}, set()),
+    "CQE: with_imm": ("faults", bits(3, 8), {C.CQE_FIELD}, set()),
+    "CQE: imm_data": ("faults", bits(5, 1), {C.CQE_FIELD}, set()),
+    "CQE: msg_len": ("faults", bits(8, 1), {C.CQE_FIELD}, set()),
+    "CQE: vni": ("faults", bits(12, 1), {C.CQE_FIELD}, set()),
+    "CQE: msg_opcode": ("faults", bits(24, 1), {C.CQE_FIELD}, set()),
+    "CQE: owner": ("faults", bits(31, 0x80), {C.CQE_OWNER}, set()),
+    "CQE: owner, overrun mode": ("ignore", bits(31, 0x80), {C.CQE_OWNER}, set()),
+    "CQE: wqe_id V2": ("faults", bits(25, 0x80), {C.CQE_ORDER}, set()),
+    "CQE: wqe_id V1": ("version 1", bits(22, 0x08), {C.CQE_ORDER}, set()),
+    "CQE: time stamp": ("faults", too_early, {C.CQE_TS}, set()),
+    "CQE before the response of its data": ("faults", before(Kind.AXI_B, AxiId.INBOUND), {C.CQE_DATA}, set()),
+    "CQE before its message": ("faults", before(Kind.RXPKT, 0), {C.CQE_EARLY}, {C.CQE_FIELD}),
+    "CQE lost": ("faults", lost(), {C.OUTSTANDING}, {C.CONTENT, C.COUNTER}),
+    "RNR NAK though one is posted": ("faults", syndrome(0x1F, 0x21), {C.NAK}, {C.COUNTER, C.ACK_MISSING}),
+    "RNR NAK of another time": ("rnr", syndrome(0x21, 0x22), {C.NAK}, {C.COUNTER, C.NAK_MISSING}),
+    "slot read before its doorbell": ("faults", slot_read, {C.READ_FETCH}, set()),
+    "read of a slot that is not posted": ("deep", far_slot, {C.READ_FETCH}, set()),
+    "payload beside its buffer": ("faults", buffer_missed, {C.WRITE_OUTSIDE}, {C.CONTENT}),
+    "another code": ("short", bits(0, 0x01, lambda code, *_: code == 0xC0), {C.CQE_STATUS}, set()),
+    "good in place of flush": ("short", bits(0, 0xFF, lambda code, *_: code == 0xFF), {C.CQE_STATUS},
+                               {C.COUNTER}),
+    "msg_len of a flush": ("short", bits(8, 1, lambda code, *_: code == 0xFF), {C.CQE_FIELD}, set()),
+    "flush lost": ("short", lost(lambda code, *_: code == 0xFF), {C.OUTSTANDING}, {C.CONTENT, C.COUNTER}),
+    "another NAK": ("short", syndrome(0x61, 0x63), {C.NAK},
+                    {C.COUNTER, C.NAK_MISSING, C.ACK_EARLY}),
+}  # fmt: skip
+_TAKERS = ("send", "send_imm", "write_imm")
+STREAMS: dict[str, dict[str, object]] = {
+    "faults": {"ops": _TAKERS, "sizes": (40, 250), "mtus": (1,), "own_cq": True, "versions": (2,)},
+    "version 1": {"ops": _TAKERS, "sizes": (40, 250), "mtus": (1,), "own_cq": True, "versions": (1,)},
+    "long": {"ops": (*_TAKERS, "write"), "sizes": (600, 2000), "mtus": (1,), "own_cq": True},
+    "ignore": {"ops": _TAKERS, "ignore": True, "own_cq": True},
+    "rnr": {"ops": _TAKERS, "rnr": True, "rq_depth": 2, "sizes": (0, 250), "wqes": 30},
+    "deep": {"ops": _TAKERS, "sizes": (40, 250), "rq_depth": 64, "wqes": 8, "near_wrap": False},
+    "short": {"ops": ("send", "send_imm"), "sizes": (40, 2000), "own_cq": True, "one_way": True,
+              "recv_faults": {(1, 0, 9): "short"}},
+}  # fmt: skip
+
+
+@functools.cache
+def stream(name: str) -> SendSim:
+    """A legal stream; damaged in copies only."""
+    return simulate(**STREAMS[name])
+
+
+@BOTH
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_fault(name: str, exact: bool) -> None:
+    """Exactly the check of the fault turns red."""
+    shape, mutate, red, also = FAULTS[name]
+    m = Mutant(stream(shape))
+    mutate(m)
+    judge = run_mutant(m, exact)
+    assert red <= set(judge.counts) <= red | also, judge.report()
+
+
+@BOTH
+def test_sixteen_may_wait(exact: bool) -> None:
+    """Sixteen received messages wait for CQ room, one more gets an RNR NAK; no sooner."""
+    sim = simulate(
+        ops=_TAKERS, rnr=True, rq_depth=64, sizes=(0, 250), wqes=60, own_cq=True, depth=64, cq_depth=64,
+        slow_cq=600, recv_cq=2,
+    )  # fmt: skip
+    assert sum(c[Cnt.RNR_TX] for c in sim.counters) > 5
+    judge = run(sim, exact)
+    assert not judge.counts, judge.report()
+    later = Judge(sim.configs, replace(DEFAULT_PARAMS, max_received=17), exact=exact)
+    later.feed(sim.records, sim.side)
+    assert set(end(later, sim).counts) >= {C.NAK}
+
+
+class Unsolicited(SendSim):
+    """SE does not fire."""
+
+    def solicits(self, b: Buffer) -> bool:
+        return False
+
+
+@BOTH
+def test_solicited_event_missing(exact: bool) -> None:
+    """An arm for solicited ones fires on SE; that it does not is seen."""
+    knobs = Knobs(**{**SMALL.__dict__, "ops": ("send",), "arm": 0.6, "latency": 10})  # type: ignore[arg-type]
+    assert not run(SendSim(knobs).run(), exact).counts
+    judge = run(Unsolicited(knobs).run(), exact)
+    assert set(judge.counts) == {C.CQ_EVENT}, judge.report()
+
+
+SHAPES: dict[str, dict[str, object]] = {
+    "mixed": {"ops": ALL, "words": 2},
+    "four": {"ops": ALL, "n_pes": 4, "qps": 1, "wqes": 20},
+    "sends": {"ops": ("send",), "sizes": (1, 5000), "mtus": (1, 2)},
+    "empty": {"ops": ("send", "send_imm", "write_imm"), "sizes": (0, 0)},
+    "own CQ": {"ops": ALL, "own_cq": True},
+    "shared CQ": {"ops": ALL, "shared_cq": True, "cq_depth": 64},
+    "shallow": {"ops": ALL, "rq_depth": 2},
+    "slow": {"ops": ALL, "latency": 400, "rq_depth": 64, "own_cq": True},
+    "silent": {"ops": ALL, "silent": 0.5},
+    "ignore": {"ops": ALL, "ignore": True, "own_cq": True},
+    "events": {"ops": ALL, "arm": 0.4, "latency": 10},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_legal_stream(shape: str) -> None:
+    """No finding; both engines leave the same state."""
+    sim = simulate(**SHAPES[shape])
+    fast, exact = run(sim), run(sim, exact=True)
+    assert not fast.counts, fast.report()
+    assert not exact.counts, exact.report()
+    a, b = columns(fast), columns(exact)
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], name)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_split(seed: int) -> None:
+    """Effects cross batches."""
+    sim = simulate(ops=ALL, seed=seed, own_cq=seed % 2 == 1)
+    rng = np.random.default_rng(seed)
+    splits = np.cumsum(rng.choice([1, 2, 7, 60, 150, 700], 4000))
+    judge = run(sim, splits=splits[splits < sim.records.size].tolist())
+    assert not judge.counts, judge.report()
+
+
+def test_qps_without_it_stay_in_the_batch_engine() -> None:
+    """A QP that has a receive queue but never posts or gets a message costs nothing."""
+    sim = simulate(ops=("write", "read"), rq_depth=0)
+    judge = run(sim)
+    assert not judge.counts and judge.batch_records == sim.records.size, judge.batch.why
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(4))
+def test_rnr(seed: int, exact: bool) -> None:
+    """Messages without a receive WQE: RNR NAK, again after its time."""
+    sim = simulate(
+        ops=("send", "send_imm", "write_imm"), seed=seed, rnr=True, rq_depth=2, sizes=(0, 250), wqes=30
+    )
+    assert sum(c[Cnt.RNR_TX] for c in sim.counters) > 5
+    judge = run(sim, exact)
+    assert not judge.counts, judge.report()
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", ["short", "lkey", "slot"])
+def test_legal_error(fault: str, seed: int, exact: bool) -> None:
+    """A receive WQE that fails: its CQE, the NAK, the flush of both queues at both ends."""
+    sim = simulate(
+        seed=seed, ops=("send", "send_imm"), sizes=(40, 2000), one_way=True,
+        recv_faults={(1, 0, 9 + seed): fault},
+    )  # fmt: skip
+    judge = run(sim, exact)
+    assert not judge.counts, judge.report()
+    assert sum(c[Cnt.FLUSH] for c in sim.counters)
