@@ -34,8 +34,9 @@ class Received(Part):
         if named != idx or wqe_id & 7:
             want = idx << 3 & (0xFFFF if v1 else 0xFFFFF)
             self.find(Check.CQE_ORDER, pe, "wqe_id", f"{want:#x} (receive WQE {idx})", f"{wqe_id:#x}", g, idx)
+        early = code == 0 and not allowed
         if code not in allowed:
-            if code == 0 and not allowed:
+            if early:
                 self.find(Check.CQE_EARLY, pe, "completion of a receive WQE", "after its whole message",
                           "a message that has begun" if message else "no message", g, idx)  # fmt: skip
             else:
@@ -60,11 +61,12 @@ class Received(Part):
         self.cqes.content(w, g, idx, prod, since, own.items())
         self.cqes.stand(w, prod)
         queue.done += 1
-        queue.take = max(queue.take, queue.done)
-        del queue.slots[idx]
         queue.times.append((idx, self.core.time))
-        if message is not None:
-            queue.messages.popleft()
+        if not early:
+            queue.take = max(queue.take, queue.done)
+            del queue.slots[idx]
+            if message is not None:
+                queue.messages.popleft()
         if code == CqeError.FLUSH:
             self.count(pe, Cnt.FLUSH)
             queue.flushed = True
@@ -77,6 +79,9 @@ class Received(Part):
 
     def _due(self, g: int, queue: ReceiveQueue) -> tuple[Message | None, set[int]]:
         """(message of the next receive WQE without CQE, codes that its CQE may carry); empty: not due yet."""
+        while queue.messages and queue.messages[0].whole and queue.messages[0].index < queue.done:
+            # its CQE came too early
+            del queue.slots[queue.messages.popleft().index]
         message, flush = queue.messages[0] if queue.messages else None, {int(CqeError.FLUSH)}
         if queue.flushed:
             return message, flush

@@ -77,6 +77,7 @@ class Knobs:
     own_cq: bool = False  # receives complete to a CQ of their own
     recv_cq: int = 0  # its depth, 0: cq_depth
     rnr: bool = False  # SENDs do not wait for receive WQEs; one WQE under way, one packet a message
+    arm_recv: float = 0.0  # share of CQ doorbells of receives that arm for solicited ones
     slow_cq: int = 1  # latencies until the CQ doorbell of a receive
     #: {(PE, peer, receive WQE counted from 0): fault name}
     recv_faults: dict[tuple[int, int, int], str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pymodel.nic.context import MrContext
 from pymodel.nic.judge import Kind, Region
-from pymodel.nic.params import Cnt
+from pymodel.nic.params import Cnt, Csr
 from tests.model.judge_stream import Burst, Sim
 from tests.model.stream_base import Cq, Qp, Wqe
 
@@ -306,7 +306,11 @@ class SendSim(Sim):
         cq.rung = cq.ci = cq.seen
         if not cq.ctx.ignore_overrun:
             sta = self.rng.choice((2, 3)) if self.rng.random() < self.k.arm else 0
+            sta = 3 if self.rng.random() < self.k.arm_recv else sta
             self.mmio(qp.pe, 0x08000010 + 4096 * qp.qpn, (cq.seen & 0x7FFFFF) | cq.cqn << 23 | sta << 39)
+            if sta and not self.mask[qp.pe]:
+                self.mask[qp.pe] = 1
+                self.mmio(qp.pe, Csr.EVENT_MASK, 1)
             if sta:
                 cq.armed, cq.armed_at = sta, self.now
         for other in self.qps:
