@@ -18,6 +18,8 @@ from pymodel.nic.params import Cnt
 from pymodel.platform import UnmappedError
 
 _NAK_RX: Final = dict(zip(NAKS, (Cnt.NAK_SEQ_RX, Cnt.NAK_INV_RX, Cnt.NAK_ACC_RX, Cnt.NAK_OP_RX), strict=True))
+#: opcodes that this golden NIC executes
+_BUILT: Final = rules.BUILT - {WqeOp.SEND}
 _RNR: Final = range(0x20, 0x40)
 
 
@@ -109,7 +111,7 @@ class Requester(Core):
         error = int(
             rules.wqe_check(
                 work.wqe, work.index, context.version, mrs=self._mrs, max_rd_atomic=context.max_rd_atomic,
-                params=self.params,
+                params=self.params, supported=_BUILT, imm_supported=False,
             )[0]
         )  # fmt: skip
         if error != CqeError.OK:

@@ -23,14 +23,14 @@ class DbVerdict(IntEnum):
     PAGE = 5  # page of another QP, or no QP: ignored
     PARTIAL = 6  # partial strobe: ignored
     RESET = 7  # QP in RESET: ignored
-    NO_QUEUE = 8  # RQ doorbell to a QP without a receive queue: ignored
+    RQ = 8  # RQ doorbell to a QP without a receive queue: ignored
 
 
 #: counter of each verdict that is not accepted (nic.md 7)
 DB_COUNTER: Final[Mapping[DbVerdict, Cnt]] = {
     DbVerdict.OVERRUN: Cnt.DB_OVERRUN, DbVerdict.STALE: Cnt.DB_STALE, DbVerdict.PID: Cnt.DB_PID,
     DbVerdict.PAGE: Cnt.DB_PAGE, DbVerdict.PARTIAL: Cnt.DB_PARTIAL, DbVerdict.RESET: Cnt.DB_RESET,
-    DbVerdict.NO_QUEUE: Cnt.DB_RQ,
+    DbVerdict.RQ: Cnt.DB_RQ,
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def rq_doorbell(
     beyond = DbVerdict.STALE if stale_ignored else DbVerdict.OVERRUN
     return np.select(
         [as_i64(depth) == 0, distance == 0, distance <= room, distance <= width >> 1],
-        [DbVerdict.NO_QUEUE, DbVerdict.NO_WORK, DbVerdict.ACCEPTED, DbVerdict.OVERRUN],
+        [DbVerdict.RQ, DbVerdict.NO_WORK, DbVerdict.ACCEPTED, DbVerdict.OVERRUN],
         beyond,
     ).astype(np.uint8)
 
