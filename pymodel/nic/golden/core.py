@@ -52,6 +52,28 @@ class Packet:
     orig: int = 0
     """Old value of an ATOMIC Acknowledge."""
     index: int = 0
+    imm: int = 0
+    se: bool = False
+
+
+@dataclass(slots=True)
+class Buffer:
+    """One receive WQE that a message has taken, until its CQE."""
+
+    index: int
+    addr: int = 0
+    size: int = 0
+    lkey: int = 0
+    length: int = 0
+    """Bytes of the message, so far."""
+    op: int = 0
+    """msg_opcode of the sender's WQE."""
+    with_imm: bool = False
+    imm: int = 0
+    se: bool = False
+    whole: bool = False
+    error: int = 0
+    """What its CQE says; 0: nothing of its own."""
 
 
 @dataclass(slots=True)
@@ -142,8 +164,14 @@ class Qp:
     table: deque[Entry] = field(default_factory=deque)
     pending_nak: Packet | None = None
     pending_ack: Packet | None = None
+    # receive queue: free-running indices, messages without CQE
+    rq_producer: int = 0
+    rq_taken: int = 0
+    rq_done: int = 0
+    buffers: deque[Buffer] = field(default_factory=deque)
     # completion
     waits_since: int | None = None
+    rq_waits_since: int | None = None
 
     @property
     def mask(self) -> int:
@@ -184,6 +212,8 @@ class Core:
     ) -> None:
         self.memory, self.on_write, self.now, self.params = memory, on_write, now, params
         self.on_executed: Callable[[int, int], None] = lambda qpn, index: None
+        #: something that waits for receive WQEs of a QP may go on
+        self.on_posted: Callable[[Qp], None] = lambda qp: None
         self.mac = self.ip = 0
         self.cq_wait = params.cq_wait
         self.contexts = ContextStore(params)

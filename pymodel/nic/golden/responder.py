@@ -13,8 +13,8 @@ from pymodel.nic.params import AsyncKind, Cnt
 from pymodel.platform import UnmappedError
 
 _NAK_TX: Final = dict(zip(NAKS, (Cnt.NAK_SEQ_TX, Cnt.NAK_INV_TX, Cnt.NAK_ACC_TX, Cnt.NAK_OP_TX), strict=True))
-_WRITE_STARTS: Final = (Bth.WRITE_FIRST, Bth.WRITE_ONLY)
-_WRITE_ENDS: Final = (Bth.WRITE_LAST, Bth.WRITE_ONLY)
+_WRITE_STARTS: Final = (Bth.WRITE_FIRST, Bth.WRITE_ONLY, Bth.WRITE_ONLY_IMM)
+_WRITE_ENDS: Final = (Bth.WRITE_LAST, Bth.WRITE_ONLY, Bth.WRITE_LAST_IMM, Bth.WRITE_ONLY_IMM)
 
 
 class Responder(Core):
@@ -44,8 +44,16 @@ class Responder(Core):
                 self._nak(qp, packet.psn, Syndrome(int(rules.FAULT_SYNDROME[fault])))
             elif rules.TAKES_ENTRY[packet.bth]:
                 self._enter(qp, packet)
+            elif packet.bth <= Bth.SEND_ONLY_IMM:
+                self._receive(qp, packet)
             else:
                 self._write(qp, packet)
+
+    def _receive(self, qp: Qp, packet: Packet) -> None:
+        raise NotImplementedError
+
+    def _received_write(self, qp: Qp, packet: Packet) -> None:
+        raise NotImplementedError
 
     def _judge(self, qp: Qp, packet: Packet) -> rules.RequestFault:
         """Checks at the expected PSN; a First or Only opens its message here, whatever becomes of it."""
@@ -59,6 +67,8 @@ class Responder(Core):
             access = self._access(packet.rkey, True, right, packet.va, packet.dma_len)
         elif bth in ATOMIC_BTH:
             access = self._access(packet.rkey, True, right, packet.va, int(rules.OPERAND_BYTES[bth]))
+        elif bth <= Bth.SEND_ONLY_IMM:
+            access = rules.MrVerdict.OK  # its receive WQE is judged apart
         elif bth in _WRITE_STARTS:
             access = self._access(qp.rkey, True, right, qp.va, qp.dma_len)
         else:
@@ -90,15 +100,21 @@ class Responder(Core):
                 self.count(Cnt.BUS_INBOUND)
                 self._nak(qp, packet.psn, Syndrome.NAK_REM_OP)
                 return
-        qp.received, qp.previous = qp.received + length, packet.bth
-        qp.epsn = (qp.epsn + 1) & PSN_MASK
+        qp.received += length
+        self._executed(qp, packet, packet.bth in _WRITE_ENDS)
         if packet.bth in _WRITE_ENDS:
-            qp.msn = (qp.msn + 1) & PSN_MASK
             self.on_executed(qp.qpn, packet.index)
         if length:
             self.on_write(at, length)
+        self._received_write(qp, packet)
         if packet.ack_req:
             self._ack(qp, packet.psn)
+
+    def _executed(self, qp: Qp, packet: Packet, ends: bool) -> None:
+        """The expected PSN and, at the end of a message, the MSN move on."""
+        qp.previous = packet.bth
+        qp.epsn = (qp.epsn + 1) & PSN_MASK
+        qp.msn = (qp.msn + ends) & PSN_MASK
 
     def _enter(self, qp: Qp, packet: Packet) -> None:
         """Accept a READ or atomic: it counts from here on."""

@@ -15,7 +15,7 @@ from pymodel.nic.rules.atomics import (
     result_bytes,
 )
 from pymodel.nic.rules.common import CID_MOD, MAX_MESSAGE, PSN_MOD, as_i64
-from pymodel.nic.rules.completions import cq_has_room, cqe_owner, cqe_slot, requester_cqe
+from pymodel.nic.rules.completions import cq_has_room, cqe_owner, cqe_slot, receive_cqe, requester_cqe
 from pymodel.nic.rules.doorbells import (
     DB_COUNTER,
     CqDbVerdict,
@@ -124,6 +124,7 @@ __all__ = [
     "read_headers",
     "read_response_headers",
     "read_segment",
+    "receive_cqe",
     "request_fault",
     "request_verdict",
     "requester_cqe",
