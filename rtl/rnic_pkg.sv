@@ -162,8 +162,11 @@ package rnic_pkg;
     CqeRdRspOp     = 8'haa,
     CqeWqeFormat   = 8'hab,
     CqeWqeDma      = 8'hac,
+    CqeRecvDma     = 8'haf,
     CqeGatherDma   = 8'hb2,
     CqeScatterDma  = 8'hb3,
+    CqeRecvLen     = 8'hc0,
+    CqeRecvMr      = 8'hd6,
     CqeFlush       = 8'hff
   } cqe_err_e;
 
@@ -321,7 +324,8 @@ package rnic_pkg;
     AsyncSqOverrun = 8'd1,       // doorbell beyond the ring; number = QPN
     AsyncCqOverrun = 8'd2,       // CQ lost a completion; number = CQN
     AsyncCqeBusErr = 8'd3,       // CQE write failed; number = CQN
-    AsyncQpErr     = 8'd4        // QP went to ERR without a WQE of its own (NAK sent as responder); number = QPN
+    AsyncQpErr     = 8'd4,       // QP went to ERR without a WQE of its own (NAK sent as responder); number = QPN
+    AsyncRqOverrun = 8'd5        // RQ doorbell beyond the ring; number = QPN
   } async_e;
 
   typedef struct packed {
@@ -411,7 +415,8 @@ package rnic_pkg;
     CntBusAtomic      = 6'd51,   // reads and writes of the atomic unit that failed
     CntBusResult      = 6'd52,   // writes of READ and atomic results that failed
     CntAtomic         = 6'd53,   // atomics executed as responder
-    CntRead           = 6'd54    // READ requests executed as responder
+    CntRead           = 6'd54,   // READ requests executed as responder
+    CntRnrTx          = 6'd55    // RNR NAKs sent
   } cnt_e;
   typedef logic [NumCnt-1:0] cnt_inc_t;
 

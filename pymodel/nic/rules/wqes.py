@@ -32,7 +32,7 @@ def wqe_check(
     mrs: Rec | None = None,
     bank: IntLike = 0,
     supported: Collection[WqeOp] = BUILT,
-    imm_supported: bool = True,
+    imm_supported: bool | None = None,
     max_rd_atomic: IntLike = DEFAULT_PARAMS.max_rd_atomic,
     params: Params = DEFAULT_PARAMS,
 ) -> U8:
@@ -41,8 +41,8 @@ def wqe_check(
     wqe: WQE_FIELDS [n] (formats.wqe.unpack). index: the slot's free-running index. version: 1 or 2.
     bus_error: the fetch met one. mrs, bank: as in `mr_check`; None leaves the local key unjudged. supported:
     operations that are built; one that is not counts as an unknown opcode (ab). imm_supported: WRITE and SEND
-    with immediate are built; otherwise they are ab like an unknown opcode. max_rd_atomic: of the QP; where it
-    is 0 a READ or atomic can never start: ab, found when it would, so behind the lengths.
+    with immediate are built (None: if SEND is); otherwise they are ab like an unknown opcode. max_rd_atomic:
+    of the QP; where it is 0 a READ or atomic can never start: ab, found when it would, so behind the lengths.
     """
     op = wqe["msg_opcode"]
     atomic, send = IS_ATOMIC[op], op == WqeOp.SEND
@@ -51,6 +51,8 @@ def wqe_check(
     id_mask = np.where(np.asarray(version) == 1, 0xFFFF, 0xFFFFF)
     wrong_id = wqe["wqe_id"] != (as_i64(index) << 3 & id_mask)
     unknown = ~_KNOWN[op] | ~np.isin(op, list(supported))
+    if imm_supported is None:
+        imm_supported = WqeOp.SEND in supported
     wrong_imm = imm & (~data | (not imm_supported))
     size = OPERAND_BYTES[op]
     r_len = wqe["r_len"].astype(np.int64)
