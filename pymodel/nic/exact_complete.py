@@ -28,7 +28,7 @@ class Complete(Part):
         super().__init__(core)
         self.events, self.regions, self.retry = events, regions, retry
         self.cqes = Cqes(core, events)
-        self.received = Received(core, self.cqes)
+        self.received = Received(core, self.cqes, regions)
 
     def cqe(self, r: Any) -> None:
         """A CQE is written."""

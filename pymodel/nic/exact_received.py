@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymodel.formats.cqe import CqeError
 from pymodel.nic.exact_core import SETTLE, Core, Part
 from pymodel.nic.exact_cqe import Cqes, Written
+from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_entries import InboundWrite, Message, ReceiveQueue
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import RESET, RTS
@@ -14,9 +15,9 @@ from pymodel.nic.params import Cnt
 class Received(Part):
     """CQEs of responders."""
 
-    def __init__(self, core: Core, cqes: Cqes) -> None:
+    def __init__(self, core: Core, cqes: Cqes, regions: Regions) -> None:
         super().__init__(core)
-        self.cqes = cqes
+        self.cqes, self.regions = cqes, regions
 
     def cqe(self, w: Written, g: int) -> None:
         """The CQE of a receive WQE."""
@@ -24,6 +25,9 @@ class Received(Part):
         v1, idx, prod = bool(s.q_version[g] == 1), queue.done, int(s.c_prod[w.c])
         message, allowed = self._due(g, queue)
         while code not in allowed and self.core.accept(g):
+            message, allowed = self._due(g, queue)
+        if code == CqeError.LOCAL_MR_RSP and code not in allowed and message is not None:
+            self.regions.lost_buffer(pe, message)
             message, allowed = self._due(g, queue)
         wqe_id, named = w.wqe_id(v1), w.named(idx, v1)
         gone = s.q_state[g] == RESET and w.formed > int(s.q_err_time[g]) + SETTLE

@@ -13,7 +13,7 @@ from pymodel.nic.exact_duplicates import Duplicates
 from pymodel.nic.exact_memory import Memory
 from pymodel.nic.exact_queue import Queue
 from pymodel.nic.exact_regions import GOING, Regions
-from pymodel.nic.judge_entries import InboundWrite, Request
+from pymodel.nic.judge_entries import InboundWrite, Message, Request
 from pymodel.nic.judge_state import RTS
 from pymodel.nic.params import AsyncKind, Cnt
 
@@ -160,12 +160,20 @@ class Requests(Part):
         va = message.slot.addr + message.length & (1 << 64) - 1
         message.length += len(got.payload)
         message.maybe |= late
-        message.failed |= not self._land(pe, g, got, number, (va, message.slot.lkey), late, going)
+        message.failed |= not self._land(pe, g, got, number, (va, message.slot.lkey), late, going, message)
         if got.opcode in frames.ENDS:
             self.queue.end(g, message, got, number, message.length, time)
 
     def _land(
-        self, pe: int, g: int, got: frames.Received, number: int, at: tuple[int, int], late: bool, going: bool
+        self,
+        pe: int,
+        g: int,
+        got: frames.Received,
+        number: int,
+        at: tuple[int, int],
+        late: bool,
+        going: bool,
+        message: Message | None = None,
     ) -> bool:
         """The payload of a packet at (address, key), and what it means to the QP; False: a bus error."""
         s, size, (va, key) = self.s, len(got.payload), at
@@ -175,6 +183,7 @@ class Requests(Part):
         fault = size > 0 and s.memory.beats_fault(pe, va, size, True)
         if size:
             entry = InboundWrite(g, number, va, size, got.payload, -1, late or fault, key)
+            entry.message = message
             s.inbound[pe].append(entry)
             if going:
                 self.regions.contest(entry)

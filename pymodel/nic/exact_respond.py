@@ -260,7 +260,7 @@ class Respond(Part):
         due, before = s.r_nak.get(g), s.r_nak_before.get(g, set())
         ours = (n, code) == due or (n, code) in before
         fails = (n, code) == self.core.maybe.get(g) or (head is not None and self._fails(pe, head, code))
-        fails |= code == 2 and self.regions.refused(pe, g, n)
+        fails |= code in (2, 3) and self.regions.refused(pe, g, n, code)
         if not ours and not fails:
             name = "RNR" if due and due[1] == RNR_NAK else f"code {due[1]}" if due else ""
             want = f"{name} at PSN {self.core.rq_psn(g, due[0]):#08x}" if due else "none is due"

@@ -20,7 +20,7 @@ class InboundWrite:
     """
 
     __slots__ = (
-        "contested", "cum", "done", "gq", "key", "length", "open", "optional", "payload", "pieces",
+        "contested", "cum", "done", "gq", "key", "length", "message", "open", "optional", "payload", "pieces",
         "unanswered", "va", "wqe",
     )  # fmt: skip
 
@@ -47,6 +47,8 @@ class InboundWrite:
         self.key = key  # rkey or lkey that allows it
         #: its region goes: the NIC may have judged it after the command, and then it is not written
         self.contested = False
+        #: SEND: the message, whose receive WQE's lkey allows it
+        self.message: Message | None = None
         self.done = 0  # bytes that AXI writes have covered
         self.unanswered = 0  # bursts without response
         #: (offset, bytes) of the bursts that are not visible yet, in order

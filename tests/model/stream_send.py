@@ -14,7 +14,7 @@ import numpy as np
 
 from pymodel.nic.context import MrContext
 from pymodel.nic.judge import Kind, Region
-from pymodel.nic.params import Cnt, Csr
+from pymodel.nic.params import CMD_REG, CMD_STAGE, Cnt, Csr
 from tests.model.judge_stream import Burst, Sim
 from tests.model.stream_base import Cq, Qp, Wqe
 
@@ -95,6 +95,12 @@ class SendSim(Sim):
     def _map(self, pe: int, region: Region) -> None:
         self.configs[pe].regions.append(region)  # type: ignore[attr-defined]
         self.memory[pe].parts.append((region.base, np.full(region.size, region.fill, np.uint8)))
+
+    def invalidate(self, pe: int) -> None:
+        """The host invalidates the region of the buffers."""
+        self.mmio(pe, CMD_STAGE + 16, 0)
+        self.mmio(pe, CMD_REG, 1 | 3 << 4 | BUFFERS << 8)
+        self.gone.add((pe, BUFFERS))
 
     # ------------------------------------------------------------------ program
     def supply(self, qp: Qp) -> None:
@@ -207,7 +213,7 @@ class SendSim(Sim):
                 code, syndrome = 0xAF, 0x63
             elif b.got + len(payload) > b.size:
                 code, syndrome = 0xC0, 0x61
-            elif b.fault == "lkey" and payload:
+            elif payload and (b.fault == "lkey" or (pe, BUFFERS) in self.gone):
                 code, syndrome = 0xD6, 0x63
             if code:
                 b.code = code

@@ -315,3 +315,16 @@ def test_legal_error(fault: str, seed: int, exact: bool) -> None:
     judge = run(sim, exact)
     assert not judge.counts, judge.report()
     assert sum(c[Cnt.FLUSH] for c in sim.counters)
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(6))
+def test_region_of_the_buffers_goes(seed: int, exact: bool) -> None:
+    """Messages that meet the invalidation of their buffers' region: taken, or NAK 3 and d6."""
+    sim = simulate(
+        seed=seed, ops=("send", "send_imm"), sizes=(40, 2000), one_way=True, invalidate=250 + 70 * seed,
+        own_cq=seed % 2 == 1,
+    )  # fmt: skip
+    assert sum(c[Cnt.NAK_OP_TX] for c in sim.counters)
+    judge = run(sim, exact)
+    assert not judge.counts, judge.report()
