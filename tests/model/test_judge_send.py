@@ -10,14 +10,14 @@ Timing: none but the order of records, and the RNR wait. Not proved here: anythi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pymodel.nic.judge import Check, Judge, Kind
-from pymodel.nic.params import DEFAULT_PARAMS, AxiId, Cnt
+from pymodel.nic.judge import RECORD, Check, Judge, Kind
+from pymodel.nic.params import DEFAULT_PARAMS, AsyncKind, AxiId, Cnt, Csr
 from tests.model.judge_mutants import SMALL, Mutant, columns, end, run, run_mutant
 from tests.model.stream_base import Knobs
 from tests.model.stream_send import Buffer, SendSim
@@ -328,3 +328,46 @@ def test_region_of_the_buffers_goes(seed: int, exact: bool) -> None:
     assert sum(c[Cnt.NAK_OP_TX] for c in sim.counters)
     judge = run(sim, exact)
     assert not judge.counts, judge.report()
+
+
+def ring(sim: SendSim, steps: list[int], reads: Sequence[int] = ()) -> Judge:
+    """RQ doorbells of one idle QP, each so many indices from its start; then words read from ASYNC_POP."""
+    qp = sim.qps[0]
+    records = np.zeros(len(steps) + len(reads), RECORD)
+    records["time"], records["pe"] = 1000 + 100 * np.arange(records.size), qp.pe
+    for i, step in enumerate(steps):
+        data = (qp.ctx.rq_start_index + step & 0x1FFFF) | qp.qpn << 17
+        row = (Kind.MMIO_W, 0x08000008 + 4096 * qp.qpn, data, 0xFF)
+        records["kind"][i], records["addr"][i], records["data"][i], records["flags"][i] = row
+    for i, word in enumerate(reads, len(steps)):
+        records["kind"][i], records["addr"][i], records["data"][i] = Kind.MMIO_R, Csr.ASYNC_POP, word
+    judge = Judge(sim.configs)
+    judge.feed(records, np.zeros(64, np.uint8))
+    judge.finish()
+    return judge
+
+
+@pytest.mark.parametrize("steps, due", [
+    ([16], {}), ([3, 16, 16], {}), ([-1], {Cnt.DB_STALE: 1}), ([16, 17], {Cnt.DB_OVERRUN: 1}),
+    ([1 << 16], {Cnt.DB_OVERRUN: 1}), ([(1 << 16) + 1], {Cnt.DB_STALE: 1}),
+    ([4, (1 << 16) + 4, (1 << 16) + 5], {Cnt.DB_OVERRUN: 1, Cnt.DB_STALE: 1}),
+])  # fmt: skip
+def test_rq_doorbells(steps: list[int], due: dict[Cnt, int]) -> None:
+    """Up to depth, no work, overrun to half of the width, stale beyond; an overrun ends the QP."""
+    sim = SendSim(Knobs(rq_depth=16))
+    judge, qp = ring(sim, steps), sim.qps[0]
+    found = judge.expected_counters(qp.pe)
+    assert {n: int(found[n]) for n in Cnt if found[n]} == due
+    over = Cnt.DB_OVERRUN in due
+    posted = max((s for s in steps if 0 <= s <= 16), default=0) if over else 0
+    assert judge.counts[C.OUTSTANDING] == posted, "in ERR everything posted must flush"
+    assert judge.state.asyncs[qp.pe] == [(AsyncKind.RQ_OVERRUN, qp.qpn)] * over
+    told = ring(sim, steps, [1 << 63 | 5 << 32 | qp.qpn])
+    assert bool(told.counts[C.ASYNC]) is not over
+
+
+def test_no_receive_queue() -> None:
+    """Its doorbells are ignored and counted; a SEND to it gets RNR NAKs for ever."""
+    sim = SendSim(Knobs(rq_depth=0))
+    judge = ring(sim, [1, 5])
+    assert int(judge.expected_counters(sim.qps[0].pe)[Cnt.DB_RQ]) == 2 and not judge.counts
