@@ -137,6 +137,14 @@ def far_slot(m: Mutant) -> None:
     m.rec["addr"][i] = (qp.ctx.rq_base + 16 * first & ~63) - (64 if qp.ctx.rq_base & 63 else 0)
 
 
+def not_posted(m: Mutant) -> None:
+    """The RQ doorbells are not there that post the receive WQE of the last message and those behind it."""
+    start = next(q for q in m.sim.qps if q.pe).ctx.rq_start_index
+    last = start + len(receives(m, good)) - 1
+    bells = [int(i) for i in m.rows(Kind.MMIO_W) if m.rec["addr"][i] & 0xFFF == 8 and m.rec["pe"][i]]
+    m.drop(*(i for i in bells if (int(m.rec["data"][i]) - start & 0x1FFFF) > last - start))
+
+
 def buffer_missed(m: Mutant) -> None:
     """Payload of a SEND beside its buffer."""
     fit = [i for i in m.rows(Kind.AXI_W, AxiId.INBOUND) if int(m.rec["addr"][i]) >> 44 == 9]
@@ -174,6 +182,10 @@ FAULTS: dict[str, tuple[str, Callable[[Mutant], None], set[Check], set[Check]]] 
     "RNR NAK of another time": ("rnr", syndrome(0x21, 0x22), {C.NAK}, {C.COUNTER, C.NAK_MISSING}),
     "slot read before its doorbell": ("faults", slot_read, {C.READ_FETCH}, set()),
     "read of a slot that is not posted": ("deep", far_slot, {C.READ_FETCH}, set()),
+    "taken though none is posted": ("lazy", not_posted, {C.WRITE_OUTSIDE},
+                                    {C.ACK_PSN, C.NAK_MISSING, C.CQE_UNEXPECTED, C.COUNTER, C.CONTENT,
+                                     C.READ_FETCH, C.DB_AMBIGUOUS, C.CQE_EARLY, C.CQE_FIELD, C.CQE_ROOM,
+                                     C.WRITE_STROBE, C.OUTSTANDING, C.CQE_DATA, C.ACK_MISSING, C.CQE_ORDER}),
     "payload beside its buffer": ("faults", buffer_missed, {C.WRITE_OUTSIDE}, {C.CONTENT}),
     "another code": ("short", bits(0, 0x01, lambda code, *_: code == 0xC0), {C.CQE_STATUS}, set()),
     "good in place of flush": ("short", bits(0, 0xFF, lambda code, *_: code == 0xFF), {C.CQE_STATUS},
@@ -188,6 +200,8 @@ STREAMS: dict[str, dict[str, object]] = {
     "faults": {"ops": _TAKERS, "sizes": (40, 250), "mtus": (1,), "own_cq": True, "versions": (2,)},
     "single": {"ops": _TAKERS, "sizes": (40, 250), "mtus": (1,), "own_cq": True, "qps": 1, "one_way": True,
                "burst": 1},
+    "lazy": {"ops": ("send",), "sizes": (40, 250), "mtus": (1,), "own_cq": True, "qps": 1, "one_way": True,
+             "rq_depth": 2, "wqes": 20},
     "version 1": {"ops": _TAKERS, "sizes": (40, 250), "mtus": (1,), "own_cq": True, "versions": (1,)},
     "long": {"ops": (*_TAKERS, "write"), "sizes": (600, 2000), "mtus": (1,), "own_cq": True},
     "ignore": {"ops": _TAKERS, "ignore": True, "own_cq": True},
@@ -228,6 +242,9 @@ def test_sixteen_may_wait(exact: bool) -> None:
     later = Judge(sim.configs, replace(DEFAULT_PARAMS, max_received=17), exact=exact)
     later.feed(sim.records, sim.side)
     assert set(end(later, sim).counts) >= {C.NAK}
+    fewer = Judge(sim.configs, replace(DEFAULT_PARAMS, max_received=15), exact=exact)
+    fewer.feed(sim.records, sim.side)
+    assert set(end(fewer, sim).counts) & {C.ACK_PSN, C.WRITE_OUTSIDE}, "one too many was taken"
 
 
 class Unsolicited(SendSim):
