@@ -38,6 +38,7 @@ package rnic_pkg;
   typedef logic [SlotW-1:0] slot_t;
   typedef logic [LaneW-1:0] lane_t;
   typedef logic [IdxW-1:0] idx_t;
+  typedef logic [16:0] rq_idx_t;     // index of a receive WQE, in both format versions
   typedef logic [23:0] psn_t;
   /// log2 of the bytes of a whole beat
   localparam logic [2:0] SizeBeat = 3'($clog2(DataBytes));
@@ -389,7 +390,7 @@ package rnic_pkg;
     CntDbReset        = 6'd25,   // doorbell to a QP in RESET
     CntDbCqBackward   = 6'd26,
     CntDbCqBeyond     = 6'd27,
-    CntDbRq           = 6'd28,   // RQ doorbell ignored (no receive queue yet)
+    CntDbRq           = 6'd28,   // RQ doorbell ignored (no receive queue)
     CntNakSeqTx       = 6'd29,
     CntNakInvTx       = 6'd30,
     CntNakAccTx       = 6'd31,

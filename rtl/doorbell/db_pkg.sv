@@ -6,9 +6,6 @@ package db_pkg;
   localparam logic [1:0] DbSq = 2'd0;
   localparam logic [1:0] DbRq = 2'd1;
 
-  /// RQ index: 17 bits in both format versions
-  typedef logic [16:0] rq_idx_t;
-
   /// what the doorbell block keeps of a QP context
   typedef struct packed {
     logic       version2;
