@@ -198,7 +198,7 @@ def defects(op: int) -> dict[str, tuple[dict[str, int], int]]:
         "bus": ({"bus": True}, BUS),
         "wqe_id": ({"id_error": 8}, FORMAT),
         "opcode": ({"op": 99}, FORMAT),
-        "immediate": ({"with_imm": 1}, FORMAT),
+        **({} if op == WRITE else {"immediate": ({"with_imm": 1}, FORMAT)}),
         "in_line": ({"in_line": 1 - w.in_line}, FORMAT),
         "ds_data_num": ({"ds": 7 - w.ds}, FORMAT),
         "too long": ({"msg_len": long, "r_len": long, "l_len": long}, LENGTH),
@@ -340,7 +340,7 @@ async def test_random_against_rules(dut):
         slots[:, :80] = [np.frombuffer(word.to_bytes(80, "little"), np.uint8) for word in words]
         rows = fmt.unpack(slots, version, plain_little)
         want = rules.wqe_check(
-            rows, np.array(indices), version, np.array(buses), supported=BUILT, params=params
+            rows, np.array(indices), version, np.array(buses), supported=(SEND, *BUILT), params=params
         )
         for word, index, bus, code in zip(words, indices, buses, want, strict=True):
             got = (await decode(dut, word, version, index, bus))["err"]
