@@ -91,9 +91,10 @@ class Cell:
         to = qp.plan.peer_qpn if self.request else qp.plan.qpn
         way, fault = "0->1" if self.request else "1->0", KINDS[self.kind]
         packets = f"direction {way} qp {to} opcode"
-        if self.state == "busy":
+        if self.state == "busy" and self.position != "ack":
             return [f"{packets} {self.opcode} nth 2: {fault} once"]
         if self.state != "again":
+            # also the ACK of a busy QP, where one may stand for several
             return [f"{packets} {self.opcode}: {fault} once"]
         if self.operation == "read" and self.position in ("middle", "last"):
             resumed = "read_response_first or read_response_only nth 2"
@@ -149,7 +150,7 @@ async def run_cell(stage: Stage, cell: Cell, rng: random.Random) -> None:
             if len(rig.fault_log()) > seen:
                 break
             await rig.lib.cycles(16)
-        await rig.lib.cycles(rng.randrange(400))
+        await rig.lib.cycles(rng.randrange(1, 400))
     log = rig.fault_log()[seen:]
     hits = log[log["action"] != Action.RELEASE]
     assert len(hits) >= 1, f"the fault was not applied: {cell.rules(qp)}"
