@@ -546,6 +546,7 @@ PROGRAMS = [
     ("tests.nic.test_fault_matrix", "test_matrix/operation=3"),
     ("tests.nic.test_link_loss", "test_retry_limit/limit=1"),
     ("tests.nic.test_link_loss", "test_rnr/limit=2"),
+    ("tests.nic.test_link_loss", "test_without_a_timer/lost=2"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0
