@@ -253,6 +253,7 @@ FAULTS = [
         "1'b1",
     ),
     Fault("cqe-bus-error-ignored", "completion/cqe_writer.sv", "assign done_err_o     = «b_err_i»;", "1'b0"),
+    Fault("counter-collision", "csr/counter_merge.sv", "if («owed_q != '0») cnt_o", "1'b0"),
     # ---- loss recovery
     Fault(
         "retry-stops-behind-a-failure",
@@ -547,6 +548,8 @@ PROGRAMS = [
     ("tests.nic.test_link_loss", "test_retry_limit/limit=1"),
     ("tests.nic.test_link_loss", "test_rnr/limit=2"),
     ("tests.nic.test_link_loss", "test_without_a_timer/lost=2"),
+    ("tests.nic.test_packet_fuzz", "test_unrequested_responses"),
+    ("tests.nic.test_packet_fuzz", "test_opcodes/state=message"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0
