@@ -95,7 +95,8 @@ class Storm:
         qp = self.qps[q]
         fields = {
             "dst_mac": mine.mac, "src_mac": peer.mac, "dst_ip": mine.ip, "src_ip": peer.ip,
-            "psn": self.psn[q], "udp_sport": 0xC000, "dest_qp": qp.plan.qpn, "opcode": opcode, "ackreq": 1, "syndrome": 0x1F,
+            "psn": self.psn[q], "udp_sport": 0xC000, "dest_qp": qp.plan.qpn, "opcode": opcode,
+            "ackreq": 1, "syndrome": 0x1F,
             "msn": 0, "va": local(qp, WRITES), "rkey": mine.heap_rkey, "dma_len": payload,
         }  # fmt: skip
         return packet.frame({**fields, **changes}, self.rng.randbytes(payload))
