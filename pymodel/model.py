@@ -116,7 +116,7 @@ class ModelBackend:
     """`pymodel.runner.Backend` over golden NICs.
 
     Memory is built from ``fabric`` and every NIC is brought up through its BAR before the constructor
-    returns. ``seed`` draws the random schedule and what rules of the link leave open; ``faults``: these rules.
+    returns. ``seed`` draws the random schedule and what rules of the link (``faults``) leave open.
     """
 
     def __init__(
@@ -234,10 +234,10 @@ class ModelBackend:
                 pass
 
     def _next_timer(self, due: int) -> bool:
-        """Nothing can move: go to the next cycle in which something does by itself; False if none is up to due.
+        """Nothing can move: go to the next cycle in which something does by itself; False if none up to due.
 
-        So a transport timer expires only where nothing is on its way any more: what a schedule merely delays is
-        not lost.
+        So a transport timer expires only where nothing is on its way any more: what a schedule merely delays
+        is not lost.
         """
         times = [t for nic in self.nics if (t := nic.next_timer()) is not None]
         if self.link is not None and (t := self.link.next_time()) is not None:

@@ -160,11 +160,9 @@ class FaultyLink:
         rule, rng, data = state.rule, state.rng, bytearray(self._frame(nic, qpn, packet))
         edits: list[tuple[int, int]] = []
         if rule.action is Action.TRUNCATE:
-            keep = {"to": rule.amount, "by": len(data) - rule.amount}.get(rule.cut) or rng.randrange(
-                1, len(data)
-            )
-            amount = keep
-            del data[keep:]
+            left = {"to": rule.amount, "by": len(data) - rule.amount}
+            amount = left[rule.cut] if rule.cut else rng.randrange(1, len(data))
+            del data[amount:]
         else:
             part = sent.part(rule.region)
             if rule.bytes:
