@@ -137,7 +137,8 @@ class RunConfig:
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
         """The inverse of `to_json`."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**{**values, "faults": tuple(map(tuple, values.get("faults", ())))})
 
 
 class Loaded(NamedTuple):
