@@ -89,6 +89,7 @@ async def on_rtl(
     await rig.start()
     result = await rig.run(main, options=options)
     await rig.check(result)
+    assert not faults or rig.fault_log().size, "no fault met a packet on the RTL"
     heaps = [rig.lib.memory(pe.rank, pe.heap_base, pe.heap_size) for pe in fabric.pes]
     return Outcome(result.returns, heaps, by_place(fabric, writes))
 
