@@ -13,6 +13,7 @@ from pymodel.nic.context import QpState
 from pymodel.nic.golden.completion import Completer
 from pymodel.nic.golden.core import Packet
 from pymodel.nic.golden.front import Front
+from pymodel.nic.golden.recovery import Recovery
 from pymodel.nic.golden.requester import Requester
 from pymodel.nic.golden.responder import Responder
 from pymodel.nic.params import Cnt, Params
@@ -49,7 +50,7 @@ _WRITES: Final = (
 )
 
 
-class GoldenNic(Front, Requester, Responder, Completer):
+class GoldenNic(Front, Recovery, Requester, Responder, Completer):
     """One NIC.
 
     ``memory``: the PE's memory as the NIC's port reaches it. ``on_write(addr, length)``: called after each
@@ -67,6 +68,8 @@ class GoldenNic(Front, Requester, Responder, Completer):
     ) -> None:
         super().__init__(memory, on_write, now, params)
         self.route: Callable[[int], GoldenNic | None] = lambda mac: None
+        #: takes (this NIC, QPN, packet) in place of the peer: a link that loses packets
+        self.link: Callable[[GoldenNic, int, Packet], None] | None = None
 
     # ------------------------------------------------------------------ steps
     def steps(self) -> Iterator[Step]:
@@ -109,8 +112,9 @@ class GoldenNic(Front, Requester, Responder, Completer):
             return self._send(self._qps[qpn])
         queue = self._responses[qpn] if kind is StepKind.RESPONSE else self._requests[qpn]
         packet = queue.popleft()
-        peer = self.route(packet.dst_mac)
-        if peer is not None:
+        if self.link is not None:
+            self.link(self, qpn, packet)
+        elif (peer := self.route(packet.dst_mac)) is not None:
             peer.receive(packet)
         return 2 + len(packet.payload) // self.params.data_bytes
 
@@ -127,6 +131,15 @@ class GoldenNic(Front, Requester, Responder, Completer):
             self._response(qp, packet)
         else:
             self._request(qp, packet)
+
+    # ------------------------------------------------------------------ time
+    def next_timer(self) -> int | None:
+        """Cycle at which something happens that nobody else causes; None where nothing does.
+
+        A completion gives up waiting for CQ room (NIC page 6), a transport timer expires, an RNR wait ends.
+        """
+        room, lost = super().next_timer(), self.next_retry()
+        return lost if room is None else room if lost is None else min(room, lost)
 
     # ------------------------------------------------------------------ what the lazy schedule asks
     def requester_of(
