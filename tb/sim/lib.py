@@ -450,6 +450,10 @@ class SimLib:
         self._side_held = int(self._ctl[_Ctl.SIDE_HEAD])
         return records
 
+    def release(self) -> None:
+        """Give back the bytes of the last drain() at once: who rarely wakes up fills the buffer."""
+        self._ctl[_Ctl.SIDE_TAIL] = self._side_held
+
     def payload(self, record: np.void) -> Bytes:
         """Read-only view of the bytes of a record of the last drain(), shape (len,) (64 for AXI_W with ID
         2 or 4).

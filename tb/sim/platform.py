@@ -227,6 +227,8 @@ class Rig:
                 lib.set_deadline(due)
                 await lib.wake()
                 self.drain()
+                # judge and sinks are done with the bytes
+                lib.release()
                 self._show()
         except Exception as error:
             self.drain()

@@ -57,8 +57,9 @@ async def program(dut) -> None:
             rig.summary.figures["bytes_per_cycle_and_NIC"] = round(moved, 1)
             rig.summary.figures["cycles_at_the_limit_of_the_link"] = span.link_limit
         if rules:
-            retries = [await rig.lib.read(pe, COUNTERS + 8 * Cnt.RETRY) for pe in range(config.run.pes)]
-            rig.summary.figures["retries"] = sum(retries)
+            for name, counter in (("retries", Cnt.RETRY), ("requests_sent", Cnt.TX_REQUEST)):
+                values = [await rig.lib.read(pe, COUNTERS + 8 * counter) for pe in range(config.run.pes)]
+                rig.summary.figures[name] = sum(values)
     finally:
         if rules:
             log = rig.fault_log()
