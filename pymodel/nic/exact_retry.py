@@ -154,6 +154,9 @@ class Retry(Part):
         """Whether a packet is, or was for the NIC a while ago, the oldest unacknowledged one."""
         if number == self.s.q_ack[g] or number in r.guess:
             return True
+        if number - 1 in r.guess:
+            # that data may have been taken when it came again, behind ACKs that passed it and told nothing
+            return True
         left = [b for (a, _), (_, b) in zip(r.marks, list(r.marks)[1:], strict=False) if a == number]
         if left:
             return self.core.time - left[-1] <= LAG
