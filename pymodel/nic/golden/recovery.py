@@ -9,14 +9,8 @@ from pymodel.nic import rules
 from pymodel.nic.context import QpState
 from pymodel.nic.golden.core import PSN_MASK, Qp, Work
 from pymodel.nic.golden.requester import Requester
-from pymodel.nic.params import Cnt
+from pymodel.nic.params import RNR_UNITS, Cnt
 
-#: RNR timer codes in units of 10 us (InfiniBand specification, table of RNR NAK timer codes); code 0 is the
-#: longest wait
-RNR_UNITS: Final = (
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,
-    4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-)  # fmt: skip
 FOR_EVER: Final = 7
 """rnr_retry that sets no limit."""
 

@@ -19,7 +19,7 @@ from pymodel.platform import UnmappedError
 
 _NAK_RX: Final = dict(zip(NAKS, (Cnt.NAK_SEQ_RX, Cnt.NAK_INV_RX, Cnt.NAK_ACC_RX, Cnt.NAK_OP_RX), strict=True))
 _RNR: Final = range(0x20, 0x40)
-MASK64: Final = (1 << 64) - 1
+_MASK64: Final = (1 << 64) - 1
 
 
 class Requester(Core):
@@ -83,7 +83,7 @@ class Requester(Core):
                 # the rest of a READ, as a READ of its own
                 done = work.resumed * qp.context.mtu
                 packet.psn = (packet.psn + work.resumed) & PSN_MASK
-                packet.va, packet.dma_len = packet.va + done & MASK64, packet.dma_len - done
+                packet.va, packet.dma_len = packet.va + done & _MASK64, packet.dma_len - done
             # FetchAdd carries 0 as compare (wire.md 2)
             third = 0 if bth == Bth.FETCH_ADD else int(f["compare"])
             packet.operands = int(f["swap_add"]), third, int(f["swap_mask"]), int(f["compare_mask"])
