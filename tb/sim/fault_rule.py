@@ -7,30 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pymodel.faults.rule import (
-    CLASSES,
-    CUTS,
-    FAR,
-    MAX_24,
-    MAX_EDITS,
-    MAX_PE,
-    NAMES,
-    OPCODES,
-    REGIONS,
-    SYNDROMES,
-    WITHIN,
-    Action,
-    Range,
-    Rule,
-    RuleError,
-    opcode_sets,
-    ordinal,
-)
-
-__all__ = [
-    "CLASSES", "CUTS", "FAR", "MAX_24", "MAX_EDITS", "MAX_PE", "NAMES", "OPCODES", "REGIONS", "RULE",
-    "SYNDROMES", "WITHIN", "Action", "Range", "Rule", "RuleError", "compile_rules", "ordinal",
-]  # fmt: skip
+from pymodel.faults.rule import CUTS, REGIONS, Rule, opcode_sets
 
 #: TbFaultRule of tb/cpp/tb.h
 RULE = np.dtype(

@@ -1,7 +1,4 @@
-"""Fault rules of the link (`pymodel.faults`; docs/faults.md has the language), and a command that shows them.
-
-The rules act in C++, where :meth:`tb.sim.lib.SimLib.set_faults` puts them.
-"""
+"""A command that shows how rules of the link (`pymodel.faults`) are understood."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pymodel.faults import Action, Rule, RuleError, add_arguments, as_rules, from_sources, parse
-
-__all__ = ["Action", "Rule", "RuleError", "add_arguments", "as_rules", "from_sources", "parse"]
+from pymodel.faults import add_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,13 +18,13 @@ import cocotb
 import numpy as np
 
 from pymodel.device import Pe
+from pymodel.faults.log import counts, text
+from pymodel.faults.rule import Action
 from pymodel.formats import packet
 from pymodel.formats.packet import Bth
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
 from pymodel.platform import sleep
-from tb.sim.fault_log import counts, text
-from tb.sim.fault_rule import Action
 from tests.nic.raw import FLUSH, RawQp
 from tests.nic.stage import DEPTH, READS, RESULTS, WORDS, WRITES, Stage, any_good, local
 
