@@ -261,6 +261,7 @@ FAULTS = [
         ".live_i(«live & ~stop»), .tx_fail_i",
         "live & ~stop & ~fail_local",
     ),
+    Fault("reset-leaves-cqes", "requester/requester.sv", "«drain_cqe»);", "1'b0"),
     Fault(
         "retry-limit-off-by-one",
         "requester/retry_ctl.sv",
@@ -472,6 +473,13 @@ FAULTS = [
     ),
     # ---- wire
     Fault("icrc-ignored", "wire/rx_verdict.sv", "else if («icrc_recv_i != icrc_calc_i») reason", "1'b0"),
+    Fault("opcode-unchecked", "wire/rx_verdict.sv", "else if («!opcode_known(op)») reason", "1'b0"),
+    Fault("pkey-unchecked", "wire/rx_verdict.sv", "(«head_i[8*30+:16] != DefaultPkey») reason", "1'b0"),
+    Fault("tver-unchecked", "wire/rx_verdict.sv", "else if («head_i[8*29+:4] != 4'd0») reason", "1'b0"),
+    Fault(
+        "udp-port-unchecked", "wire/rx_verdict.sv", "(«be16(head_i[8*22+:16]) != RoceUdpPort») reason", "1'b0"
+    ),
+    Fault("length-unchecked", "wire/rx_verdict.sv", "else if («!len_ok») reason", "1'b0"),
     Fault("ip-checksum-unchecked", "wire/rx_verdict.sv", "assign sum_ok = «sum[15:0] == 16'hffff»;", "1'b1"),
     Fault(
         "pad-count",
@@ -550,6 +558,8 @@ PROGRAMS = [
     ("tests.nic.test_link_loss", "test_without_a_timer/lost=2"),
     ("tests.nic.test_packet_fuzz", "test_unrequested_responses"),
     ("tests.nic.test_packet_fuzz", "test_opcodes/state=message"),
+    ("tests.nic.test_packet_fuzz", "test_fields/state=idle"),
+    ("tests.nic.test_races", "test_doorbells_before_a_reset"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0
