@@ -42,6 +42,11 @@ test: $(STAMP) ## the tests, at most 20 minutes; JOBS=n SEED=n TEST=expression
 regress: $(STAMP) ## every test, the long ones too, over SEEDS=n seeds; JOBS=n SEED=first TEST=expression RERUN=failed
 	@$(PY) tools/regress.py --seeds $(SEEDS) --first-seed $(SEED) --jobs $(JOBS) --rerun "$(RERUN)" --select "$(TEST)"
 
+.PHONY: faults
+faults: $(STAMP) ## the matrix of link faults: kind x operation x packet x state of the QP; SEEDS=n (3) SEED=first TEST=part
+	@$(PY) tools/fault_matrix.py --seeds $(if $(filter command environment,$(origin SEEDS)),$(SEEDS),3) --first-seed $(SEED) \
+	  --jobs $(JOBS) --select "$(TEST)"
+
 .PHONY: soak
 soak: $(STAMP) ## random traffic under random faults until the time is up; MINUTES=n SEED=s JOBS=n, ROUND=seed for one round
 	@$(PY) tools/soak.py --minutes $(MINUTES) --seed $(SEED) --jobs $(JOBS) $(if $(ROUND),--round $(ROUND))

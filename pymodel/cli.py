@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NoReturn, TypeAlias
 
+from pymodel import faults
 from pymodel.cli_decode import KINDS, decode
 from pymodel.cli_encode import encode
 from pymodel.cli_input import InputError, one_line
@@ -99,23 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write every packet with its simulation time to FILE (pcapng; RTL only)",
     )
-    run.add_argument(
-        "--fault",
-        action="append",
-        dest="faults",
-        default=[],
-        type=lambda text: ("--fault", text),
-        metavar="RULE",
-        help="a fault on the link, such as 'every 1/200: drop' (docs/faults.md; RTL only); repeatable",
-    )
-    run.add_argument(
-        "--fault-file",
-        action="append",
-        dest="faults",
-        type=_fault_file,
-        metavar="FILE",
-        help="rules, one a line; repeatable",
-    )
+    faults.add_arguments(run, texts=True)
     _codec_parsers(commands)
     text = "print the operators that are compiled for an SoC"
     select = commands.add_parser("select-ops", help=text, description=text[0].upper() + text[1:] + ".")
@@ -145,15 +129,6 @@ def _codec_parsers(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="a list of objects {op, version, head, wqn, rkey, lkey, remote_addr, local_addr, and length "
         "(put, get) or bits, value, cond (atomics)}; - reads standard input",
     )
-
-
-def _fault_file(name: str) -> tuple[str, str]:
-    """Name and text of a file of rules."""
-    try:
-        return name, Path(name).read_text()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise argparse.ArgumentTypeError(f"cannot read {name!r}: {reason}") from error
 
 
 def _capture(text: str) -> str:
@@ -235,8 +210,6 @@ def _codec(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.pcap is not None and args.on != "rtl":
         raise ValueError("--pcap is for --on rtl: the golden NICs have no link to listen to")
-    if args.faults and args.on != "rtl":
-        raise ValueError("--fault and --fault-file are for --on rtl: between the golden NICs nothing is lost")
     if args.on == "rtl" and args.schedule is not None:
         raise ValueError("--schedule is for --on model: the RTL has its own timing")
     if (
@@ -275,5 +248,8 @@ def _run(config: RunConfig, schedule: str, program: Loaded) -> int:
         done.append(f"{result.atomics} atomics")
     if result.errors_provoked:
         done.append(f"{result.errors_provoked} errors as announced")
+    if result.faults:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in result.faults.items())
+        done.append(f"faults: {kinds} ({result.retries} retries)")
     print(f"{name}: {', '.join(done)}, {result.cycles} cycles: good")
     return 0

@@ -11,17 +11,21 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymodel.faults.link import FaultyLink
+from pymodel.faults.rule import Rule
 from pymodel.host.table import BarOp, Fabric, Region
 from pymodel.nic.golden import GoldenNic, Step
 from pymodel.nic.params import CMD_STATUS
 from pymodel.platform import Bytes, UnmappedError
 
 Schedule: TypeAlias = Literal["eager", "lazy", "random"]
+SETTLE: Final = 1 << 24
+"""Cycles that a link with faults gets after the programs' end: all retries of the longest timer."""
 SCHEDULES: tuple[Schedule, ...] = ("eager", "lazy", "random")
 
 
@@ -112,13 +116,16 @@ class ModelBackend:
     """`pymodel.runner.Backend` over golden NICs.
 
     Memory is built from ``fabric`` and every NIC is brought up through its BAR before the constructor
-    returns. ``seed`` draws the random schedule.
+    returns. ``seed`` draws the random schedule and what rules of the link (``faults``) leave open.
     """
 
-    def __init__(self, fabric: Fabric, schedule: Schedule = "eager", seed: int = 0) -> None:
+    def __init__(
+        self, fabric: Fabric, schedule: Schedule = "eager", seed: int = 0, faults: Sequence[Rule] = ()
+    ) -> None:
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}")
         self.fabric, self.schedule = fabric, schedule
+        self._seed = seed
         self._rng = random.Random(f"schedule {seed}")
         self._now = 0
         self._watches: list[dict[int, _Watch]] = [{} for _ in fabric.pes]
@@ -145,6 +152,20 @@ class ModelBackend:
             for addr, data in pe.contents:
                 self.memories[pe.rank].view(addr, data.size)[:] = data
             self.bring_up(pe.rank, pe.bringup)
+        self.link: FaultyLink | None = None
+        if faults:
+            self.set_faults(faults)
+
+    def set_faults(self, rules: Sequence[Rule]) -> None:
+        """Rules of the link in place of all others; without any the link loses nothing and costs nothing.
+
+        Held packets of earlier rules go on at once.
+        """
+        if self.link is not None:
+            self.link.flush()
+        self.link = FaultyLink(rules, self.nics, self.now, self._seed) if rules else None
+        for nic in self.nics:
+            nic.link = None if self.link is None else self.link.send
 
     # ------------------------------------------------------------------ Backend
     def now(self) -> int:
@@ -199,8 +220,8 @@ class ModelBackend:
         self._wants.clear()
         while not self._fired and self._now < due:
             if not self._step_any():
-                timers = [t for nic in self.nics if (t := nic.next_timer()) is not None and t > self._now]
-                self._now = min([due, *timers])
+                if not self._next_timer(due):
+                    self._now = due
         if self.schedule == "random" and self._fired:
             while self._rng.random() < 0.7 and self._step_any():
                 pass
@@ -208,11 +229,39 @@ class ModelBackend:
     def settle(self) -> None:
         """Let the NICs finish what they can, as time would after the programs' end; lazy NICs never do."""
         if self.schedule != "lazy":
-            while self._step_any():
+            end = self._now + SETTLE
+            while self._step_any() or (self._sends_again() and self._next_timer(end)):
                 pass
+
+    def _sends_again(self) -> bool:
+        """Something that did not arrive may still come again: lost on the link, or refused by RNR NAK."""
+        return self.link is not None or any(nic.holds for nic in self.nics)
+
+    def _next_timer(self, due: int) -> bool:
+        """Nothing can move: go to the next cycle in which something does by itself; False if none up to due.
+
+        So a transport timer expires only where nothing is on its way any more: what a schedule merely delays
+        is not lost.
+        """
+        times = [t for nic in self.nics if (t := nic.next_timer()) is not None]
+        if self.link is not None and (t := self.link.next_time()) is not None:
+            times.append(t)
+        if any(t <= self._now for t in times) and self._expire():
+            return True
+        at = min((t for t in times if t > self._now), default=None)
+        if at is None or at > due:
+            return False
+        self._now = at
+        self._expire()
+        return True
+
+    def _expire(self) -> bool:
+        return sum(nic.expire(self._now) for nic in self.nics) > 0
 
     def _step_any(self) -> bool:
         """One packet, acknowledgement or CQE somewhere; False when nothing can move."""
+        if self.link is not None and self.link.deliver():
+            return True
         if self.schedule == "eager":
             for nic in self.nics:
                 for step in nic.steps():

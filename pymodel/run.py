@@ -16,10 +16,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
 from pymodel.device.queues import QpState, code_text
+from pymodel.faults import Rule, from_sources
+from pymodel.faults.log import counts
 from pymodel.generation import Generation
 from pymodel.host.config import FabricConfig
 from pymodel.host.table import Fabric
 from pymodel.model import SCHEDULES, ModelBackend, Schedule
+from pymodel.nic.params import Cnt
 from pymodel.nic.rules import MAX_MESSAGE
 from pymodel.platform import Observer, PostInfo
 from pymodel.run_checks import CompletionCheck, CqeCheck
@@ -70,7 +73,7 @@ class RunConfig:
     signal_write: bool = False
     post_cycles: int = 0
     faults: Sequence[tuple[str, str]] = ()
-    """Rules of the link: (what errors call the text, text). They act on the RTL only."""
+    """Rules of the link: (what errors call the text, text)."""
 
     def options(self) -> DeviceOptions:
         """The knobs of the device API in this run."""
@@ -134,7 +137,8 @@ class RunConfig:
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
         """The inverse of `to_json`."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**{**values, "faults": tuple(map(tuple, values.get("faults", ())))})
 
 
 class Loaded(NamedTuple):
@@ -194,6 +198,9 @@ class RunResult:
     figures: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     returns: list[Any] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=dict)
+    """Applied faults by kind, and how often QPs went back: of the model's link."""
+    retries: int = 0
 
     @property
     def good(self) -> bool:
@@ -337,8 +344,9 @@ class ModelRun(Run):
         sanitize: bool = True,
         hang_after: int = 2_000_000,
         observers: Sequence[Observer] = (),
+        faults: Sequence[Rule] = (),
     ) -> None:
-        self.model = ModelBackend(fabric, schedule, seed)
+        self.model = ModelBackend(fabric, schedule, seed, faults)
         self.completions = CompletionCheck(fabric, self.model)
         super().__init__(
             fabric,
@@ -371,6 +379,7 @@ def run_on_model(config: RunConfig, program: Loaded | None = None) -> RunResult:
     if config.schedule not in SCHEDULES:
         raise ValueError(f"schedule {config.schedule!r} is not one of {', '.join(SCHEDULES)}")
     loaded = program or load(config.program)
+    rules = from_sources(config.faults)
     run = ModelRun(
         Fabric.build(config.fabric_config(loaded)),
         loaded.main,
@@ -378,6 +387,12 @@ def run_on_model(config: RunConfig, program: Loaded | None = None) -> RunResult:
         seed=config.seed,
         options=config.options(),
         sanitize=config.sanitize,
-        hang_after=config.hang_after,
+        # a QP whose packets are all lost takes eight timer periods to give up
+        hang_after=config.hang_after * (2 if rules else 1),
+        faults=rules,
     )
-    return run.run()
+    result = run.run()
+    if run.model.link is not None:
+        result.faults = {kind: n for kind, n in counts(run.model.link.log()).items() if n}
+        result.retries = sum(nic.counters[Cnt.RETRY] for nic in run.model.nics)
+    return result

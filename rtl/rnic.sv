@@ -154,7 +154,7 @@ module rnic
 
   qp_err_evt_t        err_comp, err_resp;
   async_evt_t         async_comp, async_resp;
-  cnt_inc_t           cnt_req, cnt_dp;
+  cnt_inc_t           cnt_req, cnt_dp, cnt;
   logic               cq_event_set_valid;
   cq_t                cq_event_set_cqn;
 
@@ -181,6 +181,8 @@ module rnic
   rsp_evt_t           rsp;
   logic               rsp_valid, rsp_ready;
 
+  counter_merge i_counter_merge (.clk_i, .rst_ni, .req_i(cnt_req), .dp_i(cnt_dp), .cnt_o(cnt));
+
   host_front i_host_front (
       .clk_i, .rst_ni,
       .s_axil_awaddr, .s_axil_awprot, .s_axil_awvalid, .s_axil_awready,
@@ -197,7 +199,7 @@ module rnic
       .db_cq_ready_i(db_cq_ready), .db_cq_rsp_valid_i(db_cq_rsp_valid), .db_cq_rsp_i(db_cq_rsp),
       .err_comp_i(err_comp), .err_resp_i(err_resp),
       .async_comp_i(async_comp), .async_resp_i(async_resp),
-      .cnt_i(cnt_req | cnt_dp),
+      .cnt_i(cnt),
       .cq_event_set_valid_i(cq_event_set_valid), .cq_event_set_cqn_i(cq_event_set_cqn),
       .mac_o(mac), .ip_o(ip), .sl_weight_o(sl_weight), .cq_wait_o(cq_wait), .time_o(now),
       .event_o

@@ -1,6 +1,6 @@
 """Measure what the testbench costs and how fast the NIC is; print the table, write build/bench/bench.json.
 
-Usage: bench.py [--rounds N] [--scale F] [--no-cold] [--no-operators] [--only-operators] [--strict]
+Usage: bench.py [--rounds N] [--scale F] [--no-cold] [--no-operators] [--no-loss] [--only PART] [--strict]
 
 Every ratio is measured interleaved: one round runs each bench once and forms the ratio, the table shows the
 median over the rounds. CPU time, not wall time. The benches, on the same NIC and the same work:
@@ -8,8 +8,9 @@ median over the rounds. CPU time, not wall time. The benches, on the same NIC an
   monitors  the bare C++ loop (sim --bare) on the model with monitors, replaying what ours did
   bare      the same loop on the model without monitors
   classic   tests/bench_classic: cocotb's main and clock, cocotbext-axi, Python monitors per beat
-After them the MoE layer over 2 to 16 NICs (bench_operators.py), with a plot in build/bench/operators.png and
-.svg. --no-cold leaves out the builds from nothing. --strict: exit code 1 where a figure is missed.
+After them the MoE layer over 2 to 16 NICs (bench_operators.py), with a plot in build/bench/operators.png
+and .svg, then goodput over a link that loses packets (bench_loss.py), loss.png and .svg. --no-cold leaves
+out the builds from nothing. --strict: exit code 1 where a figure is missed.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import bench_loss
 import bench_operators
 from rtl_files import ROOT, rtl_files
 
@@ -326,6 +328,19 @@ def operators() -> tuple[list[Row], dict[str, Any]]:
     return rows, {"operators": [asdict(time_) for time_ in times]}
 
 
+def loss() -> tuple[list[Row], dict[str, Any]]:
+    """Goodput over a link that loses packets, and its plot."""
+    say("WRITEs over a link that loses packets")
+    points = bench_loss.measure(OUT, say)
+    bench_loss.plot(points, OUT)
+    rows: list[Row] = []
+    for point in points:
+        if point.loss:
+            name = f"goodput, {point.size >> 10} KiB, {point.loss:.1%} of all packets lost"
+            rows.append(Row(name, bench_loss.goodput(points, point), "", None))
+    return rows, {"loss": [asdict(point) for point in points]}
+
+
 def main() -> int:
     """The table; exit code 0 where everything ran and, with --strict, every figure is reached."""
     parser = argparse.ArgumentParser(
@@ -335,7 +350,8 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="length of the workloads")
     parser.add_argument("--no-cold", action="store_true", help="leave out the cold builds")
     parser.add_argument("--no-operators", action="store_true", help="leave out the MoE layer")
-    parser.add_argument("--only-operators", action="store_true", help="nothing but the MoE layer")
+    parser.add_argument("--no-loss", action="store_true", help="leave out the link that loses packets")
+    parser.add_argument("--only", choices=("operators", "loss"), help="nothing but this part")
     parser.add_argument("--strict", action="store_true", help="exit code 1 where a figure is missed")
     parser.add_argument("--verdict", type=int, metavar="PES", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -344,15 +360,12 @@ def main() -> int:
         return 0
     OUT.mkdir(parents=True, exist_ok=True)
     try:
-        rows, raw = (
-            ([], {})
-            if options.only_operators
-            else measure(options.rounds, options.scale, not options.no_cold)
-        )
-        if not options.no_operators:
-            more, more_raw = operators()
-            rows += more
-            raw |= more_raw
+        rows, raw = ([], {}) if options.only else measure(options.rounds, options.scale, not options.no_cold)
+        for part, leave_out in ((operators, options.no_operators), (loss, options.no_loss)):
+            if part.__name__ == options.only or not (options.only or leave_out):
+                more, more_raw = part()
+                rows += more
+                raw |= more_raw
     except build.BuildError as err:
         raise SystemExit(f"bench: {err}") from None
     width = max(len(row.figure) for row in rows)

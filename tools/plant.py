@@ -253,6 +253,41 @@ FAULTS = [
         "1'b1",
     ),
     Fault("cqe-bus-error-ignored", "completion/cqe_writer.sv", "assign done_err_o     = «b_err_i»;", "1'b0"),
+    Fault("counter-collision", "csr/counter_merge.sv", "if («owed_q != '0») cnt_o", "1'b0"),
+    # ---- loss recovery
+    Fault(
+        "retry-stops-behind-a-failure",
+        "requester/requester.sv",
+        ".live_i(«live & ~stop»), .tx_fail_i",
+        "live & ~stop & ~fail_local",
+    ),
+    Fault("reset-leaves-cqes", "requester/requester.sv", "«drain_cqe»);", "1'b0"),
+    Fault(
+        "retry-limit-off-by-one",
+        "requester/retry_ctl.sv",
+        "(is_seq && «passes_q[qpi_q] == limit.retry»)",
+        "passes_q[qpi_q] == limit.retry + 3'd1",
+    ),
+    Fault("rnr-wait-ignored", "requester/retry_ctl.sv", "wait_valid   = «go && !empty && is_rnr»;", "1'b0"),
+    Fault(
+        "resume-from-the-start",
+        "requester/retry_ctl.sv",
+        "skip: «empty ? '0 : una.psn - first_i»,",
+        "'0",
+    ),
+    Fault(
+        "timer-never-expires", "requester/retry_timer.sv", "'{valid: «running && expired», qpi: at_q", "1'b0"
+    ),
+    Fault("passed-read-forgotten", "requester/ack_track.sv", "retry_o.valid   = «implied» || is_rnr", "1'b0"),
+    Fault(
+        "duplicate-atomic-executed",
+        "responder/resp_rules.sv",
+        "else if (seen_i.ready) act_o.kind = «ActSaved»;",
+        "ActAtomic",
+    ),
+    Fault(
+        "nak-for-each-packet-ahead", "responder/resp_rules.sv", "act_o.ack  = «!state_i.nak_sent»;", "1'b1"
+    ),
     # ---- memory
     Fault("gather-error-ignored", "memory/gather.sv", "assign done_err = «err_q || beat_i.err»;", "1'b0"),
     Fault(
@@ -438,6 +473,13 @@ FAULTS = [
     ),
     # ---- wire
     Fault("icrc-ignored", "wire/rx_verdict.sv", "else if («icrc_recv_i != icrc_calc_i») reason", "1'b0"),
+    Fault("opcode-unchecked", "wire/rx_verdict.sv", "else if («!opcode_known(op)») reason", "1'b0"),
+    Fault("pkey-unchecked", "wire/rx_verdict.sv", "(«head_i[8*30+:16] != DefaultPkey») reason", "1'b0"),
+    Fault("tver-unchecked", "wire/rx_verdict.sv", "else if («head_i[8*29+:4] != 4'd0») reason", "1'b0"),
+    Fault(
+        "udp-port-unchecked", "wire/rx_verdict.sv", "(«be16(head_i[8*22+:16]) != RoceUdpPort») reason", "1'b0"
+    ),
+    Fault("length-unchecked", "wire/rx_verdict.sv", "else if («!len_ok») reason", "1'b0"),
     Fault("ip-checksum-unchecked", "wire/rx_verdict.sv", "assign sum_ok = «sum[15:0] == 16'hffff»;", "1'b1"),
     Fault(
         "pad-count",
@@ -508,6 +550,16 @@ PROGRAMS = [
     ("tests.nic.test_read_errors", "test_error_codes"),
     ("tests.nic.test_regions", "test_rights"),
     ("tests.nic.test_reset", "test_packets_in_the_receive_path/before=7"),
+    ("tests.nic.test_fault_matrix", "test_matrix/operation=write"),
+    ("tests.nic.test_fault_matrix", "test_matrix/operation=read"),
+    ("tests.nic.test_fault_matrix", "test_matrix/operation=fa64"),
+    ("tests.nic.test_link_loss", "test_retry_limit/limit=1"),
+    ("tests.nic.test_link_loss", "test_rnr/limit=2"),
+    ("tests.nic.test_link_loss", "test_without_a_timer/lost=2"),
+    ("tests.nic.test_packet_fuzz", "test_unrequested_responses"),
+    ("tests.nic.test_packet_fuzz", "test_opcodes/state=message"),
+    ("tests.nic.test_packet_fuzz", "test_fields/state=idle"),
+    ("tests.nic.test_races", "test_doorbells_before_a_reset"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0

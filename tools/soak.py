@@ -18,12 +18,13 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tb.sim import build, run  # noqa: E402  (needs the path above)
+from tb.sim.sim import OneLineParser  # noqa: E402
 
 OUT = build.BUILD / "soak"
 MODULE = "tests.nic.soak_round"
@@ -86,11 +87,6 @@ class Totals:
         return "\n".join(f"  {name:<16} {number:>16,}" for name, number in rows)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"soak: {message}\n")
-
-
 def _positive(text: str) -> float:
     try:
         value = float(text)
@@ -146,7 +142,9 @@ def soak(exe: Path, seconds: float, seed: int, jobs: int) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command behind ``make soak``."""
-    parser = _Parser(prog="soak", description="Random traffic under random faults until the time is up.")
+    parser = OneLineParser(
+        prog="soak", description="Random traffic under random faults until the time is up."
+    )
     parser.add_argument("--minutes", type=_positive, default=10.0)
     parser.add_argument("--seed", type=_seed, default=1)
     parser.add_argument("--jobs", type=_seed, default=2, help="rounds side by side")

@@ -15,7 +15,7 @@ from typing import Final
 from pymodel.nic.exact_core import NEVER, Core, Part
 from pymodel.nic.judge_entries import InboundWrite
 from pymodel.nic.judge_records import Check
-from pymodel.nic.params import Cnt
+from pymodel.nic.params import RNR_UNITS, Cnt
 
 #: cycles that a packet, a response or a write may need on its way through the NIC
 LAG: Final = 8192
@@ -23,8 +23,6 @@ LAG: Final = 8192
 PATH: Final = 1024
 #: kinds of causes; they are also the places of their counts in `Recovery.starts`
 SEQ, RNR = 0, 1
-#: RNR time codes in units of 10 us, from 2 on they double every second code (InfiniBand volume 1, 9.7.5.2.8)
-_RNR_UNITS: Final = (65536, 1, *(units << k for k in range(15) for units in (2, 3)))
 
 
 class Recovery:
@@ -79,7 +77,7 @@ class Retry(Part):
     # ------------------------------------------------------------------ causes
     def event(self, g: int, code: int = -1) -> None:
         """A response asks to send again; code: RNR time code of an RNR NAK."""
-        wait = 0 if code < 0 else _RNR_UNITS[code] * self.s.params.rnr_unit
+        wait = 0 if code < 0 else RNR_UNITS[code] * self.s.params.rnr_unit
         self.state(g).events.append((self.core.time + wait, SEQ if code < 0 else RNR))
         self.core.retry_open[int(self.s.q_pe[g])] += 1
 
@@ -153,6 +151,9 @@ class Retry(Part):
     def _current(self, g: int, r: Recovery, number: int) -> bool:
         """Whether a packet is, or was for the NIC a while ago, the oldest unacknowledged one."""
         if number == self.s.q_ack[g] or number in r.guess:
+            return True
+        if number - 1 in r.guess:
+            # that data may have been taken when it came again, behind ACKs that passed it and told nothing
             return True
         left = [b for (a, _), (_, b) in zip(r.marks, list(r.marks)[1:], strict=False) if a == number]
         if left:

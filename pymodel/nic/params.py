@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+RNR_UNITS: Final = (65536, 1, *(units << k for k in range(15) for units in (2, 3)))
+"""RNR time codes in units of 10 us; each second code from 2 on doubles (InfiniBand volume 1, 9.7.5.2.8)."""
+
 
 @dataclass(frozen=True)
 class Params:

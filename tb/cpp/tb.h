@@ -191,7 +191,7 @@ struct TbFaultRule {
 };
 static_assert(sizeof(TbFaultRule) == 176);
 
-// One line of the fault log (LOG in tb/sim/fault_log.py).
+// One line of the fault log (LOG in pymodel/faults/log.py).
 struct TbFaultEntry {
     uint64_t time;
     uint64_t record;       // records of the stream that were pushed before it

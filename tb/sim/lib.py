@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from cocotb.triggers import Timer, ValueChange
 
-from tb.sim.fault_log import LOG
-from tb.sim.fault_rule import RULE, Rule, compile_rules
-from tb.sim.faults import as_rules
+from pymodel.faults import as_rules
+from pymodel.faults.log import LOG
+from pymodel.faults.rule import Rule
+from tb.sim.fault_rule import RULE, compile_rules
 from tb.sim.records import RECORD
 from tb.sim.workload import ALL_PES, Op, Workload
 
@@ -166,7 +167,7 @@ class SimLib:
         #: every fault rule that was ever set; the log's rule numbers are indexes
         self.fault_rules: list[Rule] = []
         if self._lib.tb_fault_sizes() != RULE.itemsize << 32 | LOG.itemsize:
-            raise RuntimeError("tb/sim/fault_rule.py and fault_log.py do not fit tb/cpp/tb.h")
+            raise RuntimeError("tb/sim/fault_rule.py and pymodel/faults/log.py do not fit tb/cpp/tb.h")
         #: NICs out of reset; PEs are numbered from 0
         self.n_pes = int(self._ctl[_Ctl.ACTIVE]).bit_count()
         self._region_bases = [[] for _ in range(self.n_pes)]
@@ -449,6 +450,10 @@ class SimLib:
         self._ctl[_Ctl.SIDE_TAIL] = self._side_held
         self._side_held = int(self._ctl[_Ctl.SIDE_HEAD])
         return records
+
+    def release(self) -> None:
+        """Give back the bytes of the last drain() at once: who rarely wakes up fills the buffer."""
+        self._ctl[_Ctl.SIDE_TAIL] = self._side_held
 
     def payload(self, record: np.void) -> Bytes:
         """Read-only view of the bytes of a record of the last drain(), shape (len,) (64 for AXI_W with ID

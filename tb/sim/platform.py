@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pymodel.device.pe import DeviceOptions, Pe
+from pymodel.faults.rule import Rule
 from pymodel.host.table import Fabric
 from pymodel.nic.judge import Finding, Judge, PeConfig
 from pymodel.nic.params import CMD_STATUS, AxiId, Cnt, Csr
 from pymodel.platform import Bytes, Observer
 from pymodel.run import Main, Run, RunResult
-from tb.sim.fault_rule import Rule
 from tb.sim.lib import SimLib
 from tb.sim.records import Kind
 
@@ -146,6 +146,7 @@ class Rig:
         self._judged = judge
         self._stall_limit = stall_limit
         self.summary = Summary(seed=self.seed)
+        self._totals: list[list[int]] = []
         self.pes: list[Pe] = []
         """Those of the last run."""
         self._progress = os.environ.get("CAMHIL_PROGRESS")
@@ -227,6 +228,8 @@ class Rig:
                 lib.set_deadline(due)
                 await lib.wake()
                 self.drain()
+                # judge and sinks are done with the bytes
+                lib.release()
                 self._show()
         except Exception as error:
             self.drain()
@@ -270,7 +273,7 @@ class Rig:
         return records
 
     def fault_log(self) -> npt.NDArray[np.void]:
-        """Everything that fault rules did on the link so far (dtype fault_log.LOG)."""
+        """Everything that fault rules did on the link so far (dtype `pymodel.faults.log.LOG`)."""
         self._fault_log.append(self.lib.fault_log())
         return np.concatenate(self._fault_log)
 
@@ -315,6 +318,10 @@ class Rig:
             values.append(value)
         return values
 
+    def total(self, counter: Cnt) -> int:
+        """A counter of all NICs together, as :meth:`finish` read it."""
+        return sum(values[counter] for values in self._totals)
+
     async def finish(self) -> list[Finding]:
         """The closing checks: counters, memory of every touched page, nothing outstanding.
 
@@ -322,11 +329,11 @@ class Rig:
         """
         await self.settle()
         n_pes = self.fabric.n_pes
-        totals = [await self.counters(pe) for pe in range(n_pes)]
+        totals = self._totals = [await self.counters(pe) for pe in range(n_pes)]
         self.drain()
-        self.summary.wqes = sum(values[Cnt.WQE] for values in totals)
-        self.summary.reads = sum(values[Cnt.READ] for values in totals)
-        self.summary.atomics_checked = sum(values[Cnt.ATOMIC] for values in totals)
+        self.summary.wqes = self.total(Cnt.WQE)
+        self.summary.reads = self.total(Cnt.READ)
+        self.summary.atomics_checked = self.total(Cnt.ATOMIC)
         if self.judge is None:
             return []
         for pe in range(n_pes):

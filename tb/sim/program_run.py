@@ -13,13 +13,13 @@ from pathlib import Path
 
 import cocotb
 
+from pymodel.faults import from_sources
+from pymodel.faults.log import counts, text
 from pymodel.host.table import Fabric
 from pymodel.nic.params import Cnt
 from pymodel.run import load
-from tb.sim.fault_log import counts, text
-from tb.sim.faults import from_sources
 from tb.sim.pcap import PcapWriter
-from tb.sim.platform import COUNTERS, Rig
+from tb.sim.platform import Rig
 from tb.sim.sim import SimConfig
 from tb.sim.timeline import Span, Timeline
 
@@ -57,8 +57,8 @@ async def program(dut) -> None:
             rig.summary.figures["bytes_per_cycle_and_NIC"] = round(moved, 1)
             rig.summary.figures["cycles_at_the_limit_of_the_link"] = span.link_limit
         if rules:
-            retries = [await rig.lib.read(pe, COUNTERS + 8 * Cnt.RETRY) for pe in range(config.run.pes)]
-            rig.summary.figures["retries"] = sum(retries)
+            rig.summary.figures["retries"] = rig.total(Cnt.RETRY)
+            rig.summary.figures["requests_sent"] = rig.total(Cnt.TX_REQUEST)
     finally:
         if rules:
             log = rig.fault_log()

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pymodel import faults
 from pymodel.host.table import FabricConfig
 from pymodel.run import ProgramError, RunConfig, load
-from tb.sim import build, faults, run
-from tb.sim.faults import RuleError
+from tb.sim import build, run
 
 ROOT = build.ROOT
 PROGRAMS = ROOT / "programs"
@@ -164,11 +164,6 @@ def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
             reason = error.strerror if isinstance(error, OSError) else error
             print(f"camhil: cannot write {pcap!r}: {reason}", file=sys.stderr)
             return 2
-    try:
-        faults.from_sources(config.faults)
-    except RuleError as error:
-        print(f"camhil: {error}", file=sys.stderr)
-        return 2
     # the simulator runs in a directory of its own
     config = replace(config, program=str(Path(config.program).resolve()))
     try:
@@ -206,7 +201,7 @@ def _program_path(name: str) -> str:
     return str(path.resolve())
 
 
-class _Parser(argparse.ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
     """argparse whose errors are one line and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
@@ -264,7 +259,9 @@ def _run_one(config: SimConfig, args: argparse.Namespace, out: Path) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command behind ``make sim``."""
-    parser = _Parser(prog="make sim", description="Run device programs on the RTL NICs, everything checked.")
+    parser = OneLineParser(
+        prog="make sim", description="Run device programs on the RTL NICs, everything checked."
+    )
     default = ", then ".join(DEFAULT_PROGRAMS)
     parser.add_argument("--test", default="", help=f"a program of programs/ or a .py file; else {default}")
     parser.add_argument("--pes", type=int, default=4)

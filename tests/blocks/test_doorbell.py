@@ -377,7 +377,7 @@ async def test_qps_do_not_share(dut):
 
 @cocotb.test()
 async def test_receive_queues(dut):
-    """RQ rules beside the SQ of the same QP: 17-bit index, every distance class, wraps; neither moves the other."""
+    """RQ rules beside the SQ of the same QP: 17-bit index, each distance class, wraps; neither moves the other."""
     driver = Driver(dut)
     await driver.start()
     size = 1 << 17
@@ -397,7 +397,8 @@ async def test_receive_queues(dut):
                     got = await driver.ring(qpi + 2, RQ, target % size | (qpi + 2) << 17)
                     check(got, want, f"RQ of QP {qpi + 2} start {start} depth {ring.depth} {d:+}")
                     forward = want.index is not None
-                    kind = "forward" if forward else "overrun" if want.overrun else "stale" if want.counts else ""
+                    kind = "overrun" if want.overrun else "stale" if want.counts else ""
+                    kind = "forward" if forward else kind
                     seen[kind or "equal"] += 1
                 step = random.randint(0, ring.produced - ring.retired)
                 if step:

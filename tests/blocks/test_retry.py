@@ -316,11 +316,12 @@ async def test_limit_counts_from_the_last_advance(dut):
 
 
 @cocotb.test()
-@cocotb.parametrize(code=[1, 4, 7, 12])
-async def test_rnr_wait(dut, code):
-    """Table value times the unit before the packet comes again; others go on meanwhile."""
+@cocotb.parametrize(code=[1, 4, 7, 12], timer=[2, 12])
+async def test_rnr_wait(dut, code, timer):
+    """Table value times the unit before the packet comes again, also where the transport timer is shorter;
+    others go on meanwhile."""
     b = await Lossy(dut, trip=5).start()
-    qp = await b.open(7, mtu=256, timer=12, rnr=1)
+    qp = await b.open(7, mtu=256, timer=timer, rnr=1)
     other = await b.open(8, mtu=256, timer=12)
     b.far[7].rnr_at, b.far[7].rnr_code = {1}, code
     b.write(qp, *(b.wqe(WRITE, 256) for _ in range(4)))

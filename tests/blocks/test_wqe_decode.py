@@ -152,7 +152,7 @@ async def test_index(dut):
 
 @cocotb.test()
 async def test_opcodes(dut):
-    """SEND and WRITE with or without immediate, READ and atomics without; all others end with a format error."""
+    """SEND and WRITE with or without immediate, READ and atomics without; others end with a format error."""
     _, shifted = knobs(dut)
     for version in (1, 2):
         for op in range(256):

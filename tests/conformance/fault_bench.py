@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tb.sim.fault_log import counts
-from tb.sim.fault_rule import Rule
-from tb.sim.faults import parse
+from pymodel.faults import parse
+from pymodel.faults.log import counts
+from pymodel.faults.rule import Rule
 from tb.sim.lib import SimLib
 from tb.sim.records import Kind
 from tests.conformance.fault_model import MACS, Sent, check, frame

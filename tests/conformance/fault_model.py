@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tb.sim.fault_log import edits
-from tb.sim.fault_rule import FAR, Action, Rule
+from pymodel.faults.log import edits
+from pymodel.faults.rule import FAR, Action, Rule
 
 #: bytes between BTH and payload
 EXTENDED = {0x06: 16, 0x0A: 16, 0x0C: 16, 0x0B: 20, 0x03: 4, 0x05: 4, 0x09: 4, 0x0D: 4, 0x0F: 4, 0x10: 4,

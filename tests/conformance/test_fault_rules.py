@@ -18,18 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tb.sim import faults
-from tb.sim.fault_rule import (
-    CLASSES,
-    FAR,
-    OPCODES,
-    REGIONS,
-    SYNDROMES,
-    Action,
-    Rule,
-    RuleError,
-    compile_rules,
-)
+from pymodel import faults
+from pymodel.faults.rule import CLASSES, FAR, OPCODES, REGIONS, SYNDROMES, Action, Rule, RuleError
+from tb.sim.fault_rule import compile_rules
 from tests.conformance.fault_model import Sent, frame, is_opcode
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,9 +14,9 @@ from collections import Counter
 import cocotb
 import numpy as np
 
-from tb.sim.fault_log import counts, render, text
-from tb.sim.fault_rule import Action, Rule
-from tb.sim.faults import parse
+from pymodel.faults import parse
+from pymodel.faults.log import counts, render, text
+from pymodel.faults.rule import Action, Rule
 from tb.sim.lib import seeded
 from tb.sim.records import Kind
 from tests.conformance.fault_bench import (

@@ -444,11 +444,17 @@ def test_wrong_responses_at_the_expected_psn(at: int) -> None:
             assert bench.counters() == {} and bench.nic.counters[Cnt.RX_PACKET] == at + 1
 
 
+def _stay(bench: Bench) -> None:
+    """Let the requester send nothing again: what answers of the test's making do by themselves."""
+    bench.nic._go_back = lambda qp: None  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("op", ATOMICS)
 def test_atomics_answered_by_read_responses(op: int) -> None:
     """aa; and what an ACK says about it is no answer."""
     for bth in range(0x0D, 0x11):
         bench = _waiting(op)
+        _stay(bench)
         bench.raw(0, Bth.ACK, bench.plan.sq_psn, syndrome=0x1F)
         bench.work()
         assert bench.codes() == []
@@ -460,6 +466,7 @@ def test_atomics_answered_by_read_responses(op: int) -> None:
 def test_data_responses_that_are_not_due_are_dropped() -> None:
     """Behind, ahead, unrequested, after a failure; each counted once, nothing moves."""
     bench = _waiting(1, 2, 27, length=300)
+    _stay(bench)
     first = bench.plan.sq_psn  # WRITE takes two PSNs, READ two, the atomic one
     before = bench.backend.memory(0, bench.sink, 4096).copy()
     qp = bench.nic._qps[bench.plan.qpn]
@@ -521,6 +528,7 @@ def test_acks_and_naks_that_pass_an_unanswered_read() -> None:
         (0x25, "RNR_RX"),
     ):
         bench = _waiting(1, 2, 1, length=300)
+        _stay(bench)
         first = bench.plan.sq_psn
         qp = bench.nic._qps[bench.plan.qpn]
         bench.raw(0, Bth.ACK, first + 5, syndrome=syndrome)
@@ -549,8 +557,8 @@ def test_naks_for_each_response_of_a_read(syndrome: int, code: int) -> None:
         assert bench.codes() == [0, code, 0xFF]
 
 
-def test_duplicates_of_reads_and_atomics_are_not_answered() -> None:
-    """Wire page 5, as long as nothing is retransmitted: counted, no second execution; WRITEs get an ACK."""
+def test_duplicates_are_answered_and_not_executed() -> None:
+    """Wire page 5: counted; a READ is made again, an atomic answered as saved, a WRITE gets an ACK."""
     bench = Bench()
     for op in (1, 2, 27):
         bench.post(msg_opcode=op, swap_add=1, msg_len=16)
@@ -561,10 +569,10 @@ def test_duplicates_of_reads_and_atomics_are_not_answered() -> None:
     bench.raw(1, Bth.READ_REQUEST, first + 1, **common)
     bench.raw(1, Bth.FETCH_ADD, first + 2, operands=(1, 0, 0, 0), **common)
     bench.work()
-    assert bench.counters(1) == {"DUPLICATE": 2} and bench.peer.counters[Cnt.TX_RESPONSE] == sent
+    assert bench.counters(1) == {"DUPLICATE": 2} and bench.peer.counters[Cnt.TX_RESPONSE] == sent + 2
     bench.raw(1, Bth.WRITE_ONLY, first, payload=bytes(100), **common)
     bench.work()
-    assert bench.counters(1) == {"DUPLICATE": 3} and bench.peer.counters[Cnt.TX_RESPONSE] == sent + 1
+    assert bench.counters(1) == {"DUPLICATE": 3} and bench.peer.counters[Cnt.TX_RESPONSE] == sent + 3
     assert (bench.backend.memory(1, bench.dst, 64) == before).all()
     assert bench.peer.counters[Cnt.ATOMIC] == bench.peer.counters[Cnt.READ] == 1
 

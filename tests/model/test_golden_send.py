@@ -118,20 +118,37 @@ def test_messages(start: int, version: int, own: bool, schedule: str) -> None:
 
 
 def test_a_message_waits_for_its_receive_wqe() -> None:
-    """And everything behind it; what was posted before goes on."""
+    """And everything behind it, by RNR NAKs; what was posted before goes on."""
     ends = Ends()
     for length in (10, 20, 30):
         ends.send(length, ce=1)
+    ends.work(100)
     assert ends.received() == [] and ends.sender.codes() == []
+    told = ends.counters()["RNR_TX"]
+    assert told == ends.counters(1)["RNR_RX"] > 0
+    ends.work(1000)
+    assert ends.counters()["RNR_TX"] >= told + 1000 // 70
     ends.receive()
+    ends.work(100)
     assert [int(c["msg_len"]) for c in ends.received()] == [10] and ends.sender.codes() == [0]
     ends.receive()
     ends.receive()
+    ends.work(200)
     assert [int(c["msg_len"]) for c in ends.received()] == [20, 30] and ends.sender.codes() == [0, 0]
 
 
+def test_rnr_limit() -> None:
+    """rnr_retry RNR NAKs are followed, the next one ends the WQE with a3 (wire.md 5)."""
+    ends = Ends(peer={})
+    ends.program(1, ends.peer_plan.qpn, rnr_retry=2)
+    ends.send(10, ce=1)
+    ends.work(10_000)
+    assert ends.sender.codes() == [0xA3]
+    assert ends.counters()["RNR_TX"] == 3 and ends.received() == []
+
+
 def test_sixteen_messages_may_wait_for_room() -> None:
-    """CQ full: completions wait, sixteen at most, and the next message waits, too."""
+    """CQ full: completions wait, sixteen at most, and the next message is told to come again."""
     ends = Ends(rq_depth=64, recv_cq_depth=2, cq_depth=16)
     for _ in range(40):
         ends.receive()
@@ -141,10 +158,12 @@ def test_sixteen_messages_may_wait_for_room() -> None:
     ends.sender.consume(ends.sender.tail)
     for step in range(12, 24):
         ends.send(step)
+    ends.work(1000)
     assert len(ends.sender.codes()) == 18 - 12
     lengths: list[int] = []
     while found := ends.received():
         lengths += [int(c["msg_len"]) for c in found]
+        ends.work(200)
     assert lengths == list(range(24))
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymodel.device import DeviceOptions
+from pymodel.faults import Rule, parse
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.model import SCHEDULES, Schedule
 from pymodel.run import Main, ModelRun
@@ -59,16 +60,21 @@ def by_place(fabric: Fabric, writes: list[tuple[int, int, int]]) -> dict[Place, 
     return dict(found)
 
 
-def on_model(config: FabricConfig, main: Main, schedule: Schedule, options: DeviceOptions) -> Outcome:
+def on_model(
+    config: FabricConfig, main: Main, schedule: Schedule, options: DeviceOptions, faults: list[Rule]
+) -> Outcome:
     """The program on the golden NICs."""
-    run = ModelRun(Fabric.build(config), main, schedule, seed=config.seed, options=options)
+    run = ModelRun(Fabric.build(config), main, schedule, seed=config.seed, options=options, faults=faults)
     result = run.run()
+    assert run.model.link is None or run.model.link.log().size, f"no fault met a packet ({schedule})"
     assert result.good, (schedule, result.problems)
     heaps = [run.model.memory(pe.rank, pe.heap_base, pe.heap_size) for pe in run.fabric.pes]
     return Outcome(result.returns, heaps, by_place(run.fabric, run.model.mmio_log))
 
 
-async def on_rtl(dut: Any, config: FabricConfig, main: Main, options: DeviceOptions, **knobs: int) -> Outcome:
+async def on_rtl(
+    dut: Any, config: FabricConfig, main: Main, options: DeviceOptions, faults: list[Rule], **knobs: int
+) -> Outcome:
     """The program on the RTL, judged."""
     fabric = Fabric.build(config)
     base = config.params.db_base
@@ -79,10 +85,11 @@ async def on_rtl(dut: Any, config: FabricConfig, main: Main, options: DeviceOpti
         assert (mine["flags"] == 0xFF).all(), "a doorbell in parts"
         writes.extend(zip(mine["pe"].tolist(), mine["addr"].tolist(), mine["data"].tolist(), strict=True))
 
-    rig = Rig(dut, fabric, knobs=knobs, sinks=[sink], seed=config.seed)
+    rig = Rig(dut, fabric, knobs=knobs, sinks=[sink], seed=config.seed, faults=faults)
     await rig.start()
     result = await rig.run(main, options=options)
     await rig.check(result)
+    assert not faults or rig.fault_log().size, "no fault met a packet on the RTL"
     heaps = [rig.lib.memory(pe.rank, pe.heap_base, pe.heap_size) for pe in fabric.pes]
     return Outcome(result.returns, heaps, by_place(fabric, writes))
 
@@ -92,14 +99,19 @@ async def equal(
     config: FabricConfig,
     program: Callable[[], Main],
     options: DeviceOptions | None = None,
+    faults: str = "",
     **knobs: int,
 ) -> Outcome:
     """Run the program on the RTL and under each schedule of the model, compare; gives the RTL's outcome.
 
-    ``program`` makes the `main` of one run: what it keeps outside the PEs' memory starts anew.
+    ``program`` makes the `main` of one run: what it keeps outside the PEs' memory starts anew. ``faults``:
+    rules of the link on both.
     """
     options = options or DeviceOptions()
-    rtl = await on_rtl(dut, config, program(), options, **knobs)
+    rules = parse(faults)
+    rtl = await on_rtl(dut, config, program(), options, rules, **knobs)
     for schedule in SCHEDULES:
-        on_model(config, program(), schedule, options).compare(rtl, (f"the model ({schedule})", "the RTL"))
+        on_model(config, program(), schedule, options, rules).compare(
+            rtl, (f"the model ({schedule})", "the RTL")
+        )
     return rtl

@@ -15,9 +15,9 @@ from typing import Any
 import cocotb
 
 from pymodel.device import Pe
+from pymodel.faults.log import counts, text
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
-from tb.sim.fault_log import counts, text
 from tests.nic.raw import RawQp
 from tests.nic.stage import Stage, any_good
 
@@ -104,8 +104,7 @@ async def soak(dut: Any) -> None:
     finally:
         log = rig.fault_log()
         Path("faults.txt").write_text("\n".join([*faults, text(log, rig.lib.fault_rules), ""]))
-    totals = [await stage.console[pe].counter(name) for name in SHOWN for pe in range(PES)]
-    shown = {name.name.lower(): sum(totals[PES * n : PES * n + PES]) for n, name in enumerate(SHOWN)}
+    shown = {counter.name.lower(): rig.total(counter) for counter in SHOWN}
     report = {
         "seed": stage.seed, "cycles": rig.lib.cycle, "packets": rig.summary.packets,
         "bytes": rig.summary.bytes, "faults": counts(log), "counters": shown,

@@ -18,15 +18,15 @@ import cocotb
 import numpy as np
 
 from pymodel.device import Pe
+from pymodel.faults.log import counts, text
+from pymodel.faults.rule import Action
 from pymodel.formats import packet
 from pymodel.formats.packet import Bth
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
 from pymodel.platform import sleep
-from tb.sim.fault_log import counts, text
-from tb.sim.fault_rule import Action
 from tests.nic.raw import FLUSH, RawQp
-from tests.nic.stage import DEPTH, Stage, any_good
+from tests.nic.stage import DEPTH, READS, RESULTS, WORDS, WRITES, Stage, any_good, local
 
 PES = 2
 QPS = 4
@@ -121,6 +121,34 @@ async def test_short_timers(dut, timer: int) -> None:
     stage, log = await lossy(dut, rules, 8, timer=timer)
     await damage(stage, log)
     assert sum([await stage.console[pe].counter(Cnt.DUPLICATE) for pe in (0, 1)]) > 20
+
+
+@cocotb.test()
+@cocotb.parametrize(lost=["request", "response_middle", "response_only", "atomic_response"])
+async def test_without_a_timer(dut, lost: str) -> None:
+    """Timer 0: NAK 0, data ahead, and an ACK that passes an unanswered READ or atomic suffice."""
+    stage = Stage(dut, fabric(timer=0, mtu=256), ())
+    await stage.start()
+    qp, lib = stage.ends[0, 1, 0], stage.rig.lib
+    name = {"request": "write_only", "atomic_response": "atomic_response"}.get(lost, f"read_{lost}")
+    lib.set_faults(f"opcode {name}: drop once")
+    first = {
+        "request": qp.fields(64, WRITES), "response_middle": qp.read(900, 0, laddr=local(qp, READS)),
+        "response_only": qp.read(100, 0, laddr=local(qp, READS)),
+        "atomic_response": qp.atomic(27, WORDS, RESULTS),
+    }[lost]  # fmt: skip
+
+    async def main(pe: Pe) -> None:
+        if pe.rank == 0:
+            await qp.post(first, qp.fields(300, WRITES + 1024))
+            found = await qp.collect(2, PATIENCE)
+            assert not found["error_code"].any(), found["error_code"]
+            await qp.ring_cq()
+
+    result = await stage.rig.run(main, hang_after=PATIENCE)
+    assert counts(stage.rig.fault_log())["drop"] == 1
+    assert await stage.console[0].counter(Cnt.RETRY) == 1
+    await stage.rig.check(result)
 
 
 @cocotb.test()

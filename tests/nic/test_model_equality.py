@@ -28,6 +28,7 @@ from pymodel.device import (
     aclshmemx_roce_qp_put_submit,
 )
 from pymodel.host.table import FabricConfig
+from pymodel.run import with_fault_timers
 from tests.model import wqe_expect as expect
 from tests.nic.equal import Outcome, equal
 
@@ -171,6 +172,13 @@ async def test_puts_and_gets(dut, generation: int) -> None:
     rtl = await equal(dut, config(Generation(generation), 3), lambda: moves, **STALLS)
     assert all(len(rtl.doorbells[pe, 1 - pe, qp, "SQ"]) >= 90 for pe in (0, 1) for qp in range(3))
     assert all(len(rtl.doorbells[pe, 1 - pe, qp, "CQ"]) > 1 for pe in (0, 1) for qp in range(3))
+
+
+@cocotb.test()
+async def test_under_the_same_faults(dut) -> None:
+    """Both platforms recover from what the same rules do, each to packets of its own."""
+    rules = "every 1/30: drop\nevery 1/40: duplicate\nevery 1/60: reorder 2\nevery 1/60: corrupt 2 bits"
+    await equal(dut, with_fault_timers(config(Generation(1), 1)), lambda: atomics, faults=rules)
 
 
 # ------------------------------------------------------------------ batches

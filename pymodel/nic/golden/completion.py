@@ -61,6 +61,9 @@ class Completer(Core):
         qp.waits_since = None
         self.count(Cnt.WQE)
         if qp.state is QpState.RTS and error:
+            # an answer may have come for what stands behind it: that is flushed all the same
+            for later in qp.inflight:
+                later.done = False
             self._to_error(qp)
         self._wake(qp)
 

@@ -90,10 +90,15 @@ class Work:
     packets: tuple[tuple[int, int, int, bool], ...] = ()
     """(offset, bytes, BTH opcode, AckReq) of each request packet."""
     sent: int = 0
+    """Request packets sent, of those that are to be sent (again)."""
+    top: int = 0
+    """The most that were ever sent."""
     needs_response: bool = False
     """A READ or atomic that has started."""
     answered: int = 0
     """Its data responses whose bytes are in memory."""
+    resumed: int = 0
+    """Responses that a READ had when it was last asked for."""
 
     @property
     def silent(self) -> bool:
@@ -108,7 +113,7 @@ class Work:
     @property
     def outstanding(self) -> int:
         """PSNs that are on their way: all of a request that is sent, of a part what is."""
-        return self.psns if self.sent == len(self.packets) else self.sent
+        return self.psns if self.top == len(self.packets) else self.top
 
 
 @dataclass(slots=True)
@@ -129,6 +134,8 @@ class Entry:
     answered: int = 0
     orig: int | None = None
     """Old value of an atomic that is executed and not yet answered."""
+    duplicate: bool = False
+    """Executed before: it moves nothing on."""
 
 
 @dataclass(slots=True)
@@ -154,6 +161,22 @@ class Qp:
     sending: Work | None = None
     reads: deque[Work] = field(default_factory=deque)
     """READs and atomics whose results are not all in memory, in order."""
+    # loss recovery of the requester
+    sent_psn: int = -1
+    """The PSN after the last one that was ever sent."""
+    again: deque[Work] = field(default_factory=deque)
+    """What is to be sent again behind `sending`."""
+    resuming: bool = False
+    since: int = 0
+    """Cycle in which the transport timer started."""
+    hold: int | None = None
+    """Cycle until which an RNR NAK holds the QP back."""
+    retries: int = 0
+    rnr_tries: int = 0
+    told_ahead: bool = False
+    """Data ahead of what is due has told of a loss, and nothing was taken since."""
+    told_passed: bool = False
+    """An answer that passes a READ or atomic has told of a loss, and nothing was acknowledged since."""
     # responder: the last request packet executed and the message that it belongs to
     previous: int = -1
     va: int = 0
@@ -162,6 +185,10 @@ class Qp:
     received: int = 0
     nak_sent: bool = False
     table: deque[Entry] = field(default_factory=deque)
+    mixed: bool = False
+    """The table has, or had since it was empty, duplicates."""
+    saved: deque[Entry] = field(default_factory=deque)
+    """The newest atomics, in the order of arrival: their results answer duplicates."""
     pending_nak: Packet | None = None
     pending_ack: Packet | None = None
     # receive queue: free-running indices, messages without CQE
@@ -212,8 +239,6 @@ class Core:
     ) -> None:
         self.memory, self.on_write, self.now, self.params = memory, on_write, now, params
         self.on_executed: Callable[[int, int], None] = lambda qpn, index: None
-        #: something that waits for receive WQEs of a QP may go on
-        self.on_posted: Callable[[Qp], None] = lambda qp: None
         self.mac = self.ip = 0
         self.cq_wait = params.cq_wait
         self.contexts = ContextStore(params)
@@ -252,7 +277,8 @@ class Core:
         """
         qp.state = QpState.ERR
         self.contexts.states[qp.qpn] = QpState.ERR
-        qp.sending = qp.waiting = None
+        qp.sending = qp.waiting = qp.hold = None
+        qp.again.clear()
         self._wake(qp)
 
     def _async(self, kind: AsyncKind, number: int) -> None:

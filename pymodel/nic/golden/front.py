@@ -138,7 +138,7 @@ class Front(Core):
             start = context_qp.sq_start_index & (1 << width) - 1
             self._qps[index] = Qp(
                 index, context_qp, width, start, start, start, context_qp.sq_psn, context_qp.sq_psn,
-                context_qp.rq_psn,
+                context_qp.rq_psn, sent_psn=context_qp.sq_psn,
             )  # fmt: skip
             first = context_qp.rq_start_index % (1 << doorbell.RQ_PID_BITS)
             qp = self._qps[index]

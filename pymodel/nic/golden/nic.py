@@ -10,10 +10,10 @@ from pymodel.formats.packet import IS_RESPONSE
 from pymodel.formats.wqe import WqeOp
 from pymodel.nic import rules
 from pymodel.nic.context import QpState
-from pymodel.nic.golden.core import Packet, Qp
+from pymodel.nic.golden.core import Packet
 from pymodel.nic.golden.front import Front
 from pymodel.nic.golden.receive import Receiver
-from pymodel.nic.golden.requester import Requester
+from pymodel.nic.golden.recovery import Recovery
 from pymodel.nic.params import Cnt, Params
 from pymodel.platform import UnmappedError
 
@@ -50,7 +50,7 @@ _WRITES: Final = (
 )
 
 
-class GoldenNic(Receiver, Front, Requester):
+class GoldenNic(Receiver, Front, Recovery):
     """One NIC.
 
     ``memory``: the PE's memory as the NIC's port reaches it. ``on_write(addr, length)``: called after each
@@ -68,17 +68,8 @@ class GoldenNic(Receiver, Front, Requester):
     ) -> None:
         super().__init__(memory, on_write, now, params)
         self.route: Callable[[int], GoldenNic | None] = lambda mac: None
-        self.on_posted = self._let_go
-
-    def _let_go(self, qp: Qp) -> None:
-        """What the peer holds back for want of a receive WQE may go on."""
-        peer = self.route(qp.context.peer_mac)
-        if peer is not None and qp.context.peer_qpn in peer._requests:
-            peer._active[qp.context.peer_qpn] = None
-
-    def _held_back(self, packet: Packet) -> bool:
-        peer = self.route(packet.dst_mac)
-        return peer is not None and peer.must_wait(packet)
+        #: takes (this NIC, QPN, packet) in place of the peer: a link that loses packets
+        self.link: Callable[[GoldenNic, int, Packet], None] | None = None
 
     # ------------------------------------------------------------------ steps
     def steps(self) -> Iterator[Step]:
@@ -92,7 +83,7 @@ class GoldenNic(Receiver, Front, Requester):
             if self._responses[qpn]:
                 offered = True
                 yield StepKind.RESPONSE, qpn
-            if self._requests[qpn] and not self._held_back(self._requests[qpn][0]):
+            if self._requests[qpn]:
                 offered = True
                 yield StepKind.REQUEST, qpn
             if qp is not None and self._due_atomic(qp) is not None:
@@ -127,8 +118,9 @@ class GoldenNic(Receiver, Front, Requester):
             return self._send(self._qps[qpn])
         queue = self._responses[qpn] if kind is StepKind.RESPONSE else self._requests[qpn]
         packet = queue.popleft()
-        peer = self.route(packet.dst_mac)
-        if peer is not None:
+        if self.link is not None:
+            self.link(self, qpn, packet)
+        elif (peer := self.route(packet.dst_mac)) is not None:
             peer.receive(packet)
         return 2 + len(packet.payload) // self.params.data_bytes
 
@@ -145,6 +137,15 @@ class GoldenNic(Receiver, Front, Requester):
             self._response(qp, packet)
         else:
             self._request(qp, packet)
+
+    # ------------------------------------------------------------------ time
+    def next_timer(self) -> int | None:
+        """Cycle at which something happens that nobody else causes; None where nothing does.
+
+        A completion gives up waiting for CQ room (NIC page 6), a transport timer expires, an RNR wait ends.
+        """
+        room, lost = super().next_timer(), self.next_retry()
+        return lost if room is None else room if lost is None else min(room, lost)
 
     # ------------------------------------------------------------------ what the lazy schedule asks
     def requester_of(

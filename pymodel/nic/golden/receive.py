@@ -1,8 +1,4 @@
-"""Receive queue of a golden NIC: doorbells, SEND and WRITE with immediate, CQEs of receives (nic.md 3, 5, 6).
-
-Golden NICs lose nothing and send nothing again. So a message that finds no receive WQE, where a NIC sends RNR
-NAKs until one is posted, waits at its sender here, as if rnr_retry were without limit.
-"""
+"""Receive queue of a golden NIC: doorbells, SEND and WRITE with immediate, receive CQEs (nic.md 3, 5, 6)."""
 
 from __future__ import annotations
 
@@ -43,16 +39,14 @@ class Receiver(Responder, Completer):
         if verdict is rules.DbVerdict.ACCEPTED:
             qp.rq_producer += (pid - qp.rq_producer) % (1 << recv.RQ_INDEX_BITS)
             self._wake(qp)
-            self.on_posted(qp)
         elif verdict is rules.DbVerdict.OVERRUN:
             self._async(AsyncKind.RQ_OVERRUN, qp.qpn)
             if qp.state is QpState.RTS:
                 self._to_error(qp)
 
-    def must_wait(self, packet: Packet) -> bool:
-        """Whether a request packet needs a receive WQE that its QP does not have yet."""
-        qp = self._qps.get(packet.qpn)
-        if qp is None or qp.state is not QpState.RTS or packet.bth not in (*_STARTS, *_WRITE_IMM):
+    def _unready(self, qp: Qp, packet: Packet) -> bool:
+        """Whether a request packet needs a receive WQE that its QP does not have (nic.md 5)."""
+        if packet.bth not in (*_STARTS, *_WRITE_IMM):
             return False
         waiting = sum(buffer.whole for buffer in qp.buffers)
         return qp.rq_taken == qp.rq_producer or waiting >= self.params.max_received
@@ -156,4 +150,3 @@ class Receiver(Responder, Completer):
         qp.rq_waits_since = None
         self.count(Cnt.WQE)
         self._wake(qp)
-        self.on_posted(qp)

@@ -19,6 +19,7 @@ from pymodel.platform import UnmappedError
 
 _NAK_RX: Final = dict(zip(NAKS, (Cnt.NAK_SEQ_RX, Cnt.NAK_INV_RX, Cnt.NAK_ACC_RX, Cnt.NAK_OP_RX), strict=True))
 _RNR: Final = range(0x20, 0x40)
+_MASK64: Final = (1 << 64) - 1
 
 
 class Requester(Core):
@@ -26,10 +27,12 @@ class Requester(Core):
 
     # ------------------------------------------------------------------ sending
     def _can_send(self, qp: Qp) -> bool:
-        if qp.state is not QpState.RTS or qp.stopped:
+        if qp.state is not QpState.RTS or qp.hold is not None:
             return False
         if qp.sending is not None:
-            return self._unacked(qp) + 1 < self.params.psn_window
+            return qp.resuming or self._unacked(qp) + 1 < self.params.psn_window
+        if qp.stopped:
+            return False
         if len(qp.inflight) >= self.params.max_inflight:
             return False
         return self._may_start(qp, qp.waiting) if qp.waiting is not None else qp.fetched != qp.producer
@@ -37,8 +40,7 @@ class Requester(Core):
     @staticmethod
     def _sent_psn(qp: Qp) -> int:
         """The PSN after the last one that is on its way."""
-        work = qp.sending
-        return qp.next_psn if work is None else (work.first_psn + work.outstanding) & PSN_MASK
+        return qp.sent_psn
 
     def _unacked(self, qp: Qp) -> int:
         return (self._sent_psn(qp) - qp.unacked_psn) & PSN_MASK
@@ -55,7 +57,9 @@ class Requester(Core):
 
     def _send(self, qp: Qp) -> int:
         """Fetch and start the next WQE where it may, then send one packet; gives the cycles."""
-        if qp.sending is None:
+        if qp.resuming:
+            self._catch_up(qp)
+        elif qp.sending is None:
             if qp.waiting is None:
                 self._fetch(qp)
             if qp.waiting is not None and self._may_start(qp, qp.waiting):
@@ -75,6 +79,11 @@ class Requester(Core):
         packet.ack_req, packet.payload, packet.index = ack_req, payload, work.index
         if work.sent == 0:
             packet.va, packet.rkey, packet.dma_len = int(f["raddr"]), int(f["rkey"]), int(f["msg_len"])
+            if work.resumed:
+                # the rest of a READ, as a READ of its own
+                done = work.resumed * qp.context.mtu
+                packet.psn = (packet.psn + work.resumed) & PSN_MASK
+                packet.va, packet.dma_len = packet.va + done & _MASK64, packet.dma_len - done
             # FetchAdd carries 0 as compare (wire.md 2)
             third = 0 if bth == Bth.FETCH_ADD else int(f["compare"])
             packet.operands = int(f["swap_add"]), third, int(f["swap_mask"]), int(f["compare_mask"])
@@ -84,8 +93,14 @@ class Requester(Core):
         self._requests[qp.qpn].append(packet)
         self.count(Cnt.TX_REQUEST)
         work.sent += 1
+        if work.sent > work.top:
+            if qp.unacked_psn == qp.sent_psn:
+                qp.since = self.now()
+            work.top = work.sent
+            qp.sent_psn = (work.first_psn + work.outstanding) & PSN_MASK
         if work.sent == len(work.packets):
-            qp.sending = None
+            qp.sending = qp.again.popleft() if qp.again else None
+            qp.resuming = qp.resuming and qp.sending is not None
         return 2 + length // self.params.data_bytes
 
     def _fetch(self, qp: Qp) -> None:
@@ -138,7 +153,18 @@ class Requester(Core):
         work.error = error
         qp.stopped = True
         qp.sending = None
+        qp.resuming = False
+        qp.again.clear()
         self._wake(qp)
+
+    def _catch_up(self, qp: Qp) -> None:
+        raise NotImplementedError
+
+    def _lost(self, qp: Qp) -> None:
+        raise NotImplementedError
+
+    def _not_ready(self, qp: Qp, syndrome: int) -> None:
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ responses
     def _response(self, qp: Qp, packet: Packet) -> None:
@@ -171,10 +197,17 @@ class Requester(Core):
         good = psn if negative else (psn + 1) & PSN_MASK
         if qp.reads and psn_ahead(good, qp.reads[0].expected):
             self._advance(qp, qp.reads[0].expected)
+            # its response is lost, if it was asked for since the QP last went back
+            if not qp.told_passed and qp.reads[0].sent:
+                self._lost(qp)
+                qp.told_passed = True
             return
         self._advance(qp, good)
-        # NAK 0 and RNR NAK ask to send again; the golden NICs never have to: nothing is lost between them
-        if syndrome in _NAK_RX and syndrome != Syndrome.NAK_SEQ:
+        if syndrome == Syndrome.NAK_SEQ:
+            self._lost(qp)
+        elif syndrome in _RNR:
+            self._not_ready(qp, syndrome)
+        elif syndrome in _NAK_RX:
             for work in qp.inflight:
                 inside = (psn - work.first_psn) & PSN_MASK < work.outstanding
                 if not work.done and not work.error and inside:
@@ -185,17 +218,28 @@ class Requester(Core):
     def _data(self, qp: Qp, packet: Packet) -> None:
         """READ response or ATOMIC Acknowledge: only the one that is due is taken."""
         work = qp.reads[0] if qp.reads else None
-        if work is None or work.error or packet.psn != work.expected:
+        # between a loss and the request that is sent again for it nothing is due
+        if work is None or work.error or not work.sent or packet.psn != work.expected:
             self.count(Cnt.DROP_RESPONSE)
+            if work is not None and not work.error and work.sent and not qp.told_ahead:
+                last = (qp.sent_psn - packet.psn) & PSN_MASK
+                if psn_ahead(packet.psn, work.expected) and 0 < last < 1 << 23:
+                    self._lost(qp)
+                    qp.told_ahead = True
             return
         self.count(Cnt.RX_PACKET)
+        qp.told_ahead = False
         # that it came shows that everything before it was executed
         self._advance(qp, packet.psn)
         f, mtu, at = work.wqe[0], qp.context.mtu, work.answered * qp.context.mtu
         atomic = bool(rules.IS_ATOMIC[f["msg_opcode"]])
         # what is left beyond one more packet makes no difference
         left = min(int(f["msg_len"]) - at, mtu + 1)
-        error = _response_error(packet.bth, len(packet.payload), mtu, atomic, left, work.answered == 0)
+        first, size = work.answered == work.resumed, len(packet.payload)
+        error = _response_error(packet.bth, size, mtu, atomic, left, first)
+        if error and first and work.resumed:
+            # of the answer to an earlier request
+            error = _response_error(packet.bth, size, mtu, atomic, left, False)
         if error == CqeError.OK:
             data = packet.payload
             if atomic:
@@ -227,10 +271,16 @@ class Requester(Core):
 
     def _advance(self, qp: Qp, psn: int) -> None:
         """Everything before `psn` is acknowledged, which never passes an unanswered READ or atomic."""
-        qp.unacked_psn = psn
+        if psn != qp.unacked_psn:
+            qp.unacked_psn = psn
+            qp.since = self.now()
+            qp.retries = qp.rnr_tries = 0
+            qp.told_passed = False
         for work in qp.inflight:
-            if not work.done and not work.error and not work.needs_response and work.packets:
-                if work.sent < len(work.packets):
+            if work.error:
+                break
+            if not work.done and not work.needs_response and work.packets:
+                if work.top < len(work.packets):
                     break
                 work.done = not psn_ahead((work.first_psn + work.psns) & PSN_MASK, psn)
 

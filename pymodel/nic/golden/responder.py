@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -12,7 +13,14 @@ from pymodel.nic.golden.core import NAKS, PSN_MASK, Core, Entry, Packet, Qp, psn
 from pymodel.nic.params import AsyncKind, Cnt
 from pymodel.platform import UnmappedError
 
-_NAK_TX: Final = dict(zip(NAKS, (Cnt.NAK_SEQ_TX, Cnt.NAK_INV_TX, Cnt.NAK_ACC_TX, Cnt.NAK_OP_TX), strict=True))
+#: syndrome 001ttttt: not ready, the code of the time to wait (wire.md 5)
+_RNR_NAK: Final = 0x20
+#: faults that are found behind the receive WQE: whether one is there is asked first
+_BEHIND_RECEIVE: Final = (rules.RequestFault.OK, rules.RequestFault.ACCESS)
+_NAK_TX: Final[dict[int, Cnt]] = dict(
+    zip(NAKS, (Cnt.NAK_SEQ_TX, Cnt.NAK_INV_TX, Cnt.NAK_ACC_TX, Cnt.NAK_OP_TX), strict=True)
+)
+_FATAL: Final = NAKS[1:]
 _WRITE_STARTS: Final = (Bth.WRITE_FIRST, Bth.WRITE_ONLY, Bth.WRITE_ONLY_IMM)
 _WRITE_ENDS: Final = (Bth.WRITE_LAST, Bth.WRITE_ONLY, Bth.WRITE_LAST_IMM, Bth.WRITE_ONLY_IMM)
 
@@ -26,9 +34,7 @@ class Responder(Core):
         place = rules.psn_class(packet.psn, qp.epsn)
         if place == rules.PsnClass.BEHIND:
             self.count(Cnt.DUPLICATE)
-            # a READ or atomic would be answered from memory or from a saved result: not without loss
-            if not rules.TAKES_ENTRY[packet.bth]:
-                self._ack(qp, qp.epsn - 1)
+            self._duplicate(qp, packet)
         elif place == rules.PsnClass.AHEAD:
             self.count(Cnt.PSN_AHEAD)
             if not qp.nak_sent:
@@ -36,9 +42,15 @@ class Responder(Core):
                 self._nak(qp, qp.epsn, Syndrome.NAK_SEQ)
         else:
             self.count(Cnt.RX_PACKET)
-            qp.nak_sent = False
+            if qp.nak_sent:
+                qp.nak_sent = False
+                if qp.pending_nak is not None and qp.pending_nak.syndrome not in _FATAL:
+                    qp.pending_nak = None  # what it was to ask for is here
             fault = self._judge(qp, packet)
-            if fault is not rules.RequestFault.OK:
+            if fault in _BEHIND_RECEIVE and self._unready(qp, packet):
+                qp.nak_sent = True
+                self._nak(qp, packet.psn, _RNR_NAK | self.params.rnr_timer)
+            elif fault is not rules.RequestFault.OK:
                 if fault is rules.RequestFault.TOO_MANY:
                     self.count(Cnt.RD_TOO_MANY)
                 self._nak(qp, packet.psn, Syndrome(int(rules.FAULT_SYNDROME[fault])))
@@ -48,6 +60,9 @@ class Responder(Core):
                 self._receive(qp, packet)
             else:
                 self._write(qp, packet)
+
+    def _unready(self, qp: Qp, packet: Packet) -> bool:
+        raise NotImplementedError
 
     def _receive(self, qp: Qp, packet: Packet) -> None:
         raise NotImplementedError
@@ -78,7 +93,7 @@ class Responder(Core):
                 access = rules.MrVerdict.OK
         rights = context.rem_write, context.rem_read, context.rem_atomic
         entry = bool(rules.TAKES_ENTRY[bth])
-        full = entry and len(qp.table) >= context.max_dest_rd_atomic
+        full = entry and self._fresh(qp) >= context.max_dest_rd_atomic
         low_va = packet.va & 7 if bth in ATOMIC_BTH else 0
         size, left = _shape(length, remaining, context.mtu)
         return _request_fault(bth, qp.previous, size, left, context.mtu, rights, access, low_va, full)
@@ -126,11 +141,77 @@ class Responder(Core):
         qp.msn = (qp.msn + 1) & PSN_MASK
         if read:
             self.count(Cnt.READ)
-        qp.table.append(
-            Entry(packet.bth, packet.psn, psns, packet.va, packet.rkey, length, qp.msn, packet.operands,
-                  packet.index)
-        )  # fmt: skip
+        entry = Entry(
+            packet.bth,
+            packet.psn,
+            psns,
+            packet.va,
+            packet.rkey,
+            length,
+            qp.msn,
+            packet.operands,
+            packet.index,
+        )
+        qp.table.append(entry)
+        if not read:
+            qp.saved.append(entry)
+            if len(qp.saved) > qp.context.max_dest_rd_atomic:
+                qp.saved.popleft()
         self._wake(qp)
+
+    # ------------------------------------------------------------------ duplicates (wire.md 5)
+    def _duplicate(self, qp: Qp, packet: Packet) -> None:
+        """A request that was executed before; it moves nothing on and no atomic is executed again."""
+        if not rules.TAKES_ENTRY[packet.bth]:
+            self._ack(qp, qp.epsn - 1)
+        elif packet.bth == Bth.READ_REQUEST:
+            self._read_again(qp, packet)
+        else:
+            self._answer_again(qp, packet)
+
+    def _read_again(self, qp: Qp, packet: Packet) -> None:
+        """A READ is judged and made again; where the table has no place for it, it is dropped."""
+        context, length = qp.context, packet.dma_len
+        behind = (qp.epsn - packet.psn) & PSN_MASK
+        psns = int(rules.psn_count(min(length, rules.MAX_MESSAGE), context.mtu))
+        if length > rules.MAX_MESSAGE or packet.payload or not context.rem_read or psns > behind:
+            self._nak(qp, packet.psn, Syndrome.NAK_INV_REQ)
+        elif len(qp.table) >= context.max_dest_rd_atomic:
+            self.count(Cnt.RD_TOO_MANY)
+        elif (
+            self._access(packet.rkey, True, rules.Right.REM_READ, packet.va, length) is not rules.MrVerdict.OK
+        ):
+            self._nak(qp, packet.psn, Syndrome.NAK_ACCESS)
+        else:
+            self._enter_again(
+                qp,
+                Entry(
+                    packet.bth, packet.psn, psns, packet.va, packet.rkey, length, qp.msn, packet.operands,
+                    packet.index, duplicate=True,
+                ),
+            )  # fmt: skip
+
+    def _answer_again(self, qp: Qp, packet: Packet) -> None:
+        """An atomic is answered from its saved result, if there is one."""
+        saved = next((entry for entry in reversed(qp.saved) if entry.psn == packet.psn), None)
+        if saved is None:
+            self.count(Cnt.ATOMIC_NO_SAVE)
+        elif saved.orig is None:
+            pass  # not executed yet: its answer is still to come
+        elif len(qp.table) >= qp.context.max_dest_rd_atomic:
+            self.count(Cnt.RD_TOO_MANY)
+        else:
+            self._enter_again(qp, replace(saved, bth=packet.bth, msn=qp.msn, answered=0, duplicate=True))
+
+    def _enter_again(self, qp: Qp, entry: Entry) -> None:
+        qp.table.append(entry)
+        qp.mixed = True
+        self._wake(qp)
+
+    @staticmethod
+    def _fresh(qp: Qp) -> int:
+        """Entries of the table that are no duplicates: those leave their places to fresh requests."""
+        return sum(not e.duplicate for e in qp.table) if qp.mixed else len(qp.table)
 
     # ------------------------------------------------------------------ the table
     @staticmethod
@@ -164,7 +245,8 @@ class Responder(Core):
         entry.answered += 1
         if entry.answered == entry.psns:
             qp.table.popleft()
-            if read:
+            qp.mixed = qp.mixed and bool(qp.table)
+            if read and not entry.duplicate:
                 self.on_executed(qp.qpn, entry.index)
         self._emit(qp, packet)
         self._release(qp)
@@ -234,8 +316,8 @@ class Responder(Core):
         qp.pending_ack = packet
         self._release(qp)
 
-    def _nak(self, qp: Qp, psn: int, syndrome: Syndrome, msn: int | None = None) -> None:
-        """Answer with a NAK; all but NAK 0 end the QP."""
+    def _nak(self, qp: Qp, psn: int, syndrome: int, msn: int | None = None) -> None:
+        """Answer with a NAK; all but NAK 0 and RNR NAK end the QP."""
         packet = self._packet(qp, Bth.ACK, psn)
         packet.syndrome, packet.msn = syndrome, (qp.msn if msn is None else msn) & PSN_MASK
         qp.pending_nak = packet
@@ -243,17 +325,22 @@ class Responder(Core):
         if qp.pending_ack is not None and not psn_ahead(qp.pending_ack.psn, packet.psn):
             qp.pending_ack = None
         self._release(qp)
-        if syndrome is not Syndrome.NAK_SEQ and qp.state is QpState.RTS:
+        if syndrome in _FATAL and qp.state is QpState.RTS:
             self._async(AsyncKind.QP_ERR, qp.qpn)
             self._to_error(qp)
 
     def _release(self, qp: Qp) -> None:
         """Let waiting answers go that no READ or atomic stands before: responses leave in PSN order."""
         head = qp.table[0].psn if qp.table else None
+        if qp.mixed:
+            # a duplicate stands behind what is newer
+            head = (
+                qp.epsn - max((qp.epsn - entry.psn & PSN_MASK for entry in qp.table), default=0)
+            ) & PSN_MASK
         nak, ack = qp.pending_nak, qp.pending_ack
         if nak is not None and (head is None or not psn_ahead(nak.psn, head)):
             self._emit(qp, nak)
-            self.count(_NAK_TX[Syndrome(nak.syndrome)])
+            self.count(_NAK_TX.get(nak.syndrome, Cnt.RNR_TX))
             qp.pending_nak = nak = None
         if ack is not None and nak is None and (head is None or psn_ahead(head, ack.psn)):
             self._emit(qp, ack)

@@ -1,4 +1,4 @@
-"""The parser of fault rules (docs/faults.md): one line of text to a :class:`tb.sim.fault_rule.Rule`."""
+"""The parser of fault rules (docs/faults.md): one line of text to a :class:`pymodel.faults.rule.Rule`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
-from tb.sim.fault_rule import (
+from pymodel.faults.rule import (
     FAR,
     MAX_24,
     MAX_EDITS,

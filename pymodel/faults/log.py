@@ -1,4 +1,4 @@
-"""The log of faults on the link: what rules (tb/sim/fault_rule.py) did to which packet."""
+"""The log of faults on the link: what rules (pymodel/faults/rule.py) did to which packet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tb.sim.fault_rule import OPCODES, Action, Rule
+from pymodel.faults.rule import OPCODES, Action, Rule
 
 #: TbFaultEntry of tb/cpp/tb.h. ``time`` cycle; ``record`` records of the stream that came before; ``packet``
 #: number on the link, from 1; ``sent`` index among the TXPKT records of PE ``source``; ``amount`` copies,
