@@ -23,6 +23,8 @@ package rnic_pkg;
   localparam int unsigned DataW = 8 * DataBytes;
   /// bytes per WQE slot (device.md 1.1)
   localparam int unsigned WqeBytes = 128;
+  /// received messages of a QP that may wait for their CQE (nic.md 5)
+  localparam int unsigned MaxReceived = 16;
 
   localparam int unsigned QpW = $clog2(NumQp);
   localparam int unsigned CqW = $clog2(NumCq);
@@ -234,6 +236,8 @@ package rnic_pkg;
   localparam logic [7:0] SynNakInv = 8'h61;
   localparam logic [7:0] SynNakAcc = 8'h62;
   localparam logic [7:0] SynNakOp = 8'h63;
+  /// RNR NAK with the code of the time to wait: 10 us (wire.md 5)
+  localparam logic [7:0] SynRnr = 8'h21;
 
   /// one packet of a request for gather and framing: headers complete but for what the QP context gives
   typedef struct packed {
@@ -319,6 +323,32 @@ package rnic_pkg;
     logic valid;
     qp_t  qpi;
   } qp_err_evt_t;
+
+  /// an index of a receive queue moved
+  typedef struct packed {
+    logic    valid;
+    qp_t     qpi;
+    rq_idx_t idx;
+  } rq_move_t;
+
+  /// a receive WQE has its outcome (responder -> completion): a message in memory, or what is wrong with the WQE
+  typedef struct packed {
+    logic [7:0]  code;           // cqe_err_e
+    logic        write;          // WRITE with immediate, else SEND
+    logic        with_imm;
+    logic        se;
+    logic [31:0] imm;
+    logic [31:0] len;            // bytes of the message
+  } recv_done_t;
+  /// receive WQEs on their way to an outcome
+  typedef struct packed {
+    logic       begins;          // one is on its way from here on: everything before it may still wait
+    qp_t        begins_qpi;
+    logic       ends;            // it has its outcome, or (not good) none of its own
+    logic       good;
+    qp_t        qpi;
+    recv_done_t done;
+  } recv_evt_t;
 
   /// asynchronous events (nic.md 6)
   typedef enum logic [7:0] {
