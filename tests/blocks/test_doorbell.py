@@ -377,7 +377,7 @@ async def test_qps_do_not_share(dut):
 
 @cocotb.test()
 async def test_receive_queues(dut):
-    """RQ rules beside the SQ of the same QP: 17-bit index, each distance class, wraps; neither moves the other."""
+    """RQ rules beside the SQ of a QP: 17-bit index, each distance class, wraps; neither moves the other."""
     driver = Driver(dut)
     await driver.start()
     size = 1 << 17
