@@ -479,8 +479,8 @@ FAULTS = [
     Fault(
         "rnr-latch-missing",
         "responder/responder.sv",
-        "act_qq.kind inside «{ActAhead, ActNotReady}»);",
-        "{ActAhead}",
+        "«act_qq.kind inside {ActAhead, ActNotReady}»);",
+        "act_qq.kind == ActAhead",
     ),
     Fault(
         "receive-length-unchecked", "responder/resp_rules.sv", "else if («send && too_long») begin", "1'b0"
