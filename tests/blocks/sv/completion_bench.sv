@@ -219,7 +219,8 @@ module completion_bench
   assign async_valid_o  = async_evt.valid;
   assign async_kind_o   = async_evt.kind;
   assign async_number_o = async_evt.number;
-  assign any_o          = retire.valid || rq_retire.valid || err_valid_o || async_evt.valid || event_valid_o || cnt_o != '0;
+  assign any_o          = retire.valid || rq_retire.valid || err_valid_o || async_evt.valid || event_valid_o ||
+                          cnt_o != '0;
   always_comb begin
     cnt_o               = cnt;
     cnt_o[CntCqOverrun] = cnt_overrun;
