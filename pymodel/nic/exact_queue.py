@@ -9,6 +9,7 @@ its payload, its ACK or its CQE that it was taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -139,6 +140,19 @@ class Queue(Part):
         c = int(s.q_rcq[g])
         full = not s.c_ignore[c] and s.c_prod[c] - s.c_ci[c] >= s.c_depth[c]
         return queue.unwritten() < s.params.max_received or not full
+
+    def first_taken(self, g: int, waiting: Sequence[tuple[frames.Received, int, Cnt]]) -> int:
+        """Which of the copies of a packet that wait, (packet, cycle of arrival, counter), was taken.
+
+        The first that can have met the receive WQE: those that came before its doorbell were refused, unless
+        packets wait in the receive path.
+        """
+        if self.core.path_holds(int(self.s.q_pe[g])):
+            return 0
+        queue, psn = self.s.rq[g], waiting[0][0].psn
+        since = queue.slots[queue.take].time - _NEAR
+        copies = [i for i, (got, *_) in enumerate(waiting) if got.psn == psn]
+        return next((i for i in copies if waiting[i][1] >= since), copies[-1])
 
     def refuse(self, pe: int, g: int, got: frames.Received) -> int:
         """NAK code of a SEND packet at the expected PSN, 0: execute (wire.md 5, nic.md 5); see `cause`."""

@@ -97,7 +97,8 @@ class Requests(Part):
             del s.r_nak[g]
         s.r_ahead[g] = False
         late = bool(s.q_state[g] != RTS)
-        for i, (got, time, counter) in enumerate(self.core.waiting.pop(g)):
+        waiting = self.core.waiting.pop(g)
+        for i, (got, time, counter) in enumerate(waiting[self.queue.first_taken(g, waiting) :]):
             self.count(pe, counter, -1)
             self.queue.taken = not i
             self.request(pe, g, got, late, time)
