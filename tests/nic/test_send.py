@@ -277,6 +277,43 @@ async def test_full_receive_cq(dut) -> None:
 
 
 @cocotb.test()
+async def test_receive_cq_in_overrun(dut) -> None:
+    """A receive CQ without room for longer than cq_wait: one event, ERR, what comes is lost and counted."""
+    limit = 2000
+    scene = Scene(dut, fabric(rnr_retry=7, timer=0, rq_depth=32), ())
+    await scene.start()
+    pipe, console = scene.pipe(0, 3), scene.console[1]
+    await console.write(Csr.CQ_WAIT, limit)
+    receiver, qpn = pipe.receiver, pipe.receiver.plan.qpn
+    depth = receiver.cq.depth
+
+    async def receive() -> None:
+        await receiver.post_receive(*[{}] * (depth + 9))
+        assert await receiver.cq.until(depth, PATIENCE)
+        await sleep(limit + 3000)
+        found = receiver.cq.take(receiver.cq.visible())
+        assert found["error_code"].tolist() == [0] * depth, "no CQE comes without room"
+        await receiver.cq.ring_cq()
+        assert not await receiver.cq.until(1, 2000), "none comes after the overrun"
+
+    async def send() -> None:
+        await sleep(500)
+        for count in (depth, 3):
+            await pipe.sender.post(*[pipe.sender.send(64) for _ in range(count)])
+            found = await collect(pipe.sender, 0, count)
+            assert [int(c["error_code"]) for c in found] == [0] * count
+
+    await scene.both((1, receive()), (0, send()))
+    await scene.rig.settle()
+    assert await console.asyncs() == [(AsyncKind.CQ_OVERRUN, receiver.cq.cqn)]
+    assert await console.states(qpn) == "ERR"
+    # three messages and six receive WQEs that flush
+    assert await console.counter(Cnt.CQE_DISCARD) == 9
+    assert await console.counter(Cnt.CQ_OVERRUN) == 1 and await console.counter(Cnt.FLUSH) == 6
+    await scene.rig.check()
+
+
+@cocotb.test()
 async def test_solicited_events(dut) -> None:
     """An arm for solicited ones fires on SE and on nothing else that is good."""
     scene = Scene(dut, fabric(), ())
