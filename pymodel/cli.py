@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _codec_parsers(commands: argparse._SubParsersAction[_Parser]) -> None:
-    text = "show a WQE, CQE, doorbell or frame in words"
+    text = "show a WQE, receive WQE, CQE, doorbell or frame in words"
     show = commands.add_parser("decode", help=text, description=text[0].upper() + text[1:] + ".")
     show.add_argument("kind", choices=KINDS, help="what HEX is")
     show.add_argument(

@@ -10,12 +10,21 @@ import numpy as np
 from pymodel.cli_input import InputError, hex_bytes, hex_number
 from pymodel.cli_packet import decode_packet
 from pymodel.cli_report import Report, Row
-from pymodel.formats import cqe, doorbell, wqe
+from pymodel.formats import cqe, doorbell, recv, wqe
 from pymodel.formats.cqe import CQE_BYTES, STRIDES
-from pymodel.formats.doorbell import CID_BITS, CQ_ID_BITS, QP_ID_BITS, SQ_INDEX_BITS, SQ_PID_BITS, CqSta
+from pymodel.formats.doorbell import (
+    CID_BITS,
+    CQ_ID_BITS,
+    QP_ID_BITS,
+    RQ_PID_BITS,
+    SQ_INDEX_BITS,
+    SQ_PID_BITS,
+    CqSta,
+)
 from pymodel.formats.error_codes import error_name, verbs_class
+from pymodel.formats.recv import RECV_BYTES
 from pymodel.formats.wqe import ATOMIC_MSG_LEN, ATOMIC_OPS, ATOMIC_SIZE, DS_NUM, WQE_BYTES, WqeOp
-from pymodel.nic.rules import BUILT, MAX_MESSAGE
+from pymodel.nic.rules import MAX_MESSAGE
 
 _OP_TEXT: Final = {
     WqeOp.SEND: "SEND",
@@ -74,10 +83,12 @@ def wqe_faults(f: np.void) -> list[Fault]:
     if op is not None:
         length, local, remote = value["msg_len"], value["l_len"], value["r_len"]
         size = ATOMIC_SIZE.get(op, 0)
-        imm_text = "is not built" if op in (WqeOp.SEND, WqeOp.WRITE) else f"does not exist for {op.name}"
         faults += [
-            (op not in BUILT, 0xAB, f"opcode {op.name} is not built in this NIC"),
-            (value["with_imm"] != 0, 0xAB, f"with_imm {imm_text}"),
+            (
+                value["with_imm"] != 0 and op not in (WqeOp.SEND, WqeOp.WRITE),
+                0xAB,
+                f"with_imm does not exist for {op.name}",
+            ),
             (value["in_line"] != atomic, 0xAB, f"in_line is {value['in_line']}, {op.name} has {atomic:d}"),
             (
                 value["ds_data_num"] != DS_NUM[op],
@@ -177,6 +188,26 @@ def decode_wqe(raw: bytes, version: int) -> Report:
     return report
 
 
+def decode_recv_wqe(raw: bytes, version: int) -> Report:
+    """A slot of a receive queue, 16 bytes, alike in both versions. Raises `InputError` for another length."""
+    if len(raw) != RECV_BYTES:
+        raise InputError(
+            f"{len(raw)} bytes: a receive WQE has {RECV_BYTES} ({2 * RECV_BYTES} hexadecimal digits)"
+        )
+    f = recv.unpack(np.frombuffer(raw, np.uint8))[0]
+    report = Report(f"receive WQE: a buffer of {int(f['length'])} bytes")
+    report.add(
+        "data segment",
+        [
+            Row("length", int(f["length"]), 32, "bytes"),
+            Row("lkey", int(f["lkey"]), 32, _key(int(f["lkey"]))),
+            Row("addr", int(f["addr"]), 64),
+        ],
+    )
+    report.extra["version"] = version
+    return report
+
+
 def decode_cqe(raw: bytes, version: int) -> Report:
     """A CQE of 32 or 64 bytes. Raises `InputError` for another length."""
     if len(raw) not in STRIDES:
@@ -185,7 +216,8 @@ def decode_cqe(raw: bytes, version: int) -> Report:
     value = {name: int(f[name]) for name in f.dtype.names or ()}
     code, index = value["error_code"], value["wqe_id"] >> 3
     reserved = "reserved, 0 from this NIC"
-    wqe_id = Row("wqe_id", value["wqe_id"], _WQE_ID_BITS[version], f"WQE index {index}")
+    queue = "receive WQE" if value["type"] else "WQE"
+    wqe_id = Row("wqe_id", value["wqe_id"], _WQE_ID_BITS[version], f"{queue} index {index}")
     rows = [
         Row("error_code", code, 8, f"{error_name(code)}, verbs class {verbs_class(code)}"),
         Row("qp_id", value["qp_id"], 15, "low 15 bits of the QPN"),
@@ -209,7 +241,7 @@ def decode_cqe(raw: bytes, version: int) -> Report:
         Row("rsv3", value["rsv3"], 31 if version == 2 else 15, reserved),
         Row("owner", value["owner"], 1, f"valid on {'odd' if value['owner'] else 'even'} laps of the ring"),
     ]
-    report = Report(f"CQE, version {version}: {error_name(code)}, WQE index {index}")
+    report = Report(f"CQE, version {version}: {error_name(code)}, {queue} index {index}")
     report.add("CQE", rows)
     if any(raw[CQE_BYTES:]):
         report.notes.append("note: bytes 32 to 63 are not all 0, as this NIC writes them")
@@ -244,6 +276,22 @@ def decode_sq_doorbell(number: int, version: int) -> Report:
     return report
 
 
+def decode_rq_doorbell(number: int, version: int) -> Report:
+    """RQ doorbell, a number of at most 64 bits; the layout is the same in both versions."""
+    next_pid, qp_id, rest = (int(v) for v in doorbell.rq_decode(number))
+    report = Report(f"RQ doorbell: QP {qp_id}, new head {next_pid}")
+    report.add(
+        f"0x{number:016x}",
+        [
+            Row("next_pid", next_pid, RQ_PID_BITS, f"producer index, in slots, modulo {1 << RQ_PID_BITS}"),
+            Row("qp_id", qp_id, QP_ID_BITS, f"its page is at 0x{0x0800_0000 + 4096 * qp_id:08x} of the BAR"),
+            Row("rest", rest, 64 - RQ_PID_BITS - QP_ID_BITS, "0 from software"),
+        ],
+    )
+    report.extra["version"] = version
+    return report
+
+
 def decode_cq_doorbell(number: int, version: int) -> Report:
     """CQ doorbell, a number of at most 64 bits; the layout is the same in both versions."""
     next_cid, cq_id, sta, rest = (int(v) for v in doorbell.cq_decode(number))
@@ -263,8 +311,10 @@ def decode_cq_doorbell(number: int, version: int) -> Report:
 
 _DECODERS: Final[dict[str, Callable[[list[str], int], Report]]] = {
     "wqe": lambda words, version: decode_wqe(hex_bytes(words), version),
+    "recv-wqe": lambda words, version: decode_recv_wqe(hex_bytes(words), version),
     "cqe": lambda words, version: decode_cqe(hex_bytes(words), version),
     "sq-doorbell": lambda words, version: decode_sq_doorbell(hex_number(words, 64), version),
+    "rq-doorbell": lambda words, version: decode_rq_doorbell(hex_number(words, 64), version),
     "cq-doorbell": lambda words, version: decode_cq_doorbell(hex_number(words, 64), version),
     "packet": lambda words, version: decode_packet(hex_bytes(words)),
 }

@@ -230,8 +230,12 @@ class ModelBackend:
         """Let the NICs finish what they can, as time would after the programs' end; lazy NICs never do."""
         if self.schedule != "lazy":
             end = self._now + SETTLE
-            while self._step_any() or (self.link is not None and self._next_timer(end)):
+            while self._step_any() or (self._sends_again() and self._next_timer(end)):
                 pass
+
+    def _sends_again(self) -> bool:
+        """Something that did not arrive may still come again: lost on the link, or refused by RNR NAK."""
+        return self.link is not None or any(nic.holds for nic in self.nics)
 
     def _next_timer(self, due: int) -> bool:
         """Nothing can move: go to the next cycle in which something does by itself; False if none up to due.

@@ -64,6 +64,12 @@ module datapath
     output logic             fetch_beat_valid_o,
     /// fetched beat
     output rd_beat_t         fetch_beat_o,
+    /// RQ doorbell accepted
+    input  rq_move_t         rq_db_i,
+    /// receive WQE retired
+    input  rq_move_t         rq_retire_i,
+    /// outcomes of receive WQEs
+    output recv_evt_t        recv_o,
     /// CQE write burst (ID 4)
     input  logic             cqe_req_valid_i,
     /// the burst is taken
@@ -186,11 +192,15 @@ module datapath
   logic       b_valid, b_err;
   axi_id_e    b_id;
 
-  assign rd_req_valid[0]    = fetch_req_valid_i;
-  assign rd_req[0]          = fetch_req_i;
-  assign fetch_req_ready_o  = rd_req_ready[0];
-  assign fetch_beat_valid_o = rd_beat_valid[0];
-  assign fetch_beat_o       = rd_beat;
+  logic    slot_req_valid, slot_req_ready, slot_beat_valid;
+  rd_req_t slot_req;
+  rd_share i_fetch (
+      .clk_i, .rst_ni, .a_req_valid_i(fetch_req_valid_i), .a_req_ready_o(fetch_req_ready_o), .a_req_i(fetch_req_i),
+      .a_beat_valid_o(fetch_beat_valid_o), .b_req_valid_i(slot_req_valid), .b_req_ready_o(slot_req_ready),
+      .b_req_i(slot_req), .b_beat_valid_o(slot_beat_valid), .req_valid_o(rd_req_valid[0]),
+      .req_ready_i(rd_req_ready[0]), .req_o(rd_req[0]), .beat_valid_i(rd_beat_valid[0]), .beat_last_i(rd_beat.last)
+  );
+  assign fetch_beat_o = rd_beat;
 
   assign wr_req_valid[1]  = cqe_req_valid_i;
   assign wr_req[1]        = cqe_req_i;
@@ -289,6 +299,20 @@ module datapath
       .drain_i, .drain_busy_o(busy_parse), .cnt_o(cnt_parse)
   );
 
+  logic [NumQp-1:0] rq_marked, rq_ready, rq_loaded;
+  logic             rq_look, busy_slots;
+  qp_t              rq_look_qpi;
+  rq_wqe_t          rq_next;
+  rq_move_t         rq_take;
+  cnt_inc_t         cnt_slots;
+  rq_slots i_slots (
+      .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .drain_i, .drain_busy_o(busy_slots), .db_i(rq_db_i), .retire_i(rq_retire_i),
+      .take_i(rq_take), .marked_o(rq_marked), .ready_o(rq_ready), .loaded_o(rq_loaded),
+      .look_i(rq_look), .look_qpi_i(rq_look_qpi), .next_o(rq_next),
+      .req_valid_o(slot_req_valid), .req_ready_i(slot_req_ready), .req_o(slot_req),
+      .beat_valid_i(slot_beat_valid), .beat_i(rd_beat), .cnt_o(cnt_slots)
+  );
+
   assign rewound_o = rewound && !rsp_some;
   assign room = done_room && rsp_room && move_cnt <= 4'(MoveDepth - Pipeline);
   responder i_responder (
@@ -296,6 +320,8 @@ module datapath
       .hdr_valid_i(hdr_valid), .hdr_ready_o(hdr_ready), .hdr_i(hdr), .room_i(room),
       .expect_valid_i, .expect_i, .rewind_i, .rewound_o(rewound),
       .rsp_fail_valid_i(rsp_fail_valid), .rsp_fail_qpi_i(rsp_fail_qpi),
+      .rq_marked_i(rq_marked), .rq_ready_i(rq_ready), .rq_loaded_i(rq_loaded), .rq_look_o(rq_look),
+      .rq_look_qpi_o(rq_look_qpi), .rq_next_i(rq_next), .rq_take_o(rq_take),
       .ask_o(ask), .seen_i(seen), .saved_i(saved), .amo_look_qpi_o(amo_look_qpi), .amo_look_i(amo_look),
       .entry_valid_o(entry_valid), .entry_o(entry),
       .rsp_valid_o(rsp_valid), .rsp_o(rsp), .rsp_bursts_o(rsp_bursts),
@@ -311,7 +337,7 @@ module datapath
   resp_done i_done (
       .clk_i, .rst_ni, .drain_i, .drain_busy_o(busy_done), .mr_drain_i, .mr_drain_busy_o(mr_busy_done),
       .dead_i(dead), .done_valid_i(done_valid), .done_room_o(done_room), .done_i(done),
-      .b_valid_i(b_valid && b_id == IdInbound), .b_err_i(b_err),
+      .b_valid_i(b_valid && b_id == IdInbound), .b_err_i(b_err), .recv_o,
       .due_valid_o(due_valid), .due_ready_i(due_ready), .due_o(due), .cnt_o(cnt_done)
   );
 
@@ -360,13 +386,13 @@ module datapath
     cnt_gather               = '0;
     cnt_gather[CntBusGather] = gather_err;
   end
-  assign cnt_o = cnt_frame | cnt_parse | cnt_resp | cnt_done | cnt_rsp | cnt_engine | cnt_amo | cnt_gather;
+  assign cnt_o = cnt_frame | cnt_parse | cnt_resp | cnt_done | cnt_rsp | cnt_engine | cnt_amo | cnt_gather | cnt_slots;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) drain_busy_o <= 1'b0;
     else begin
       drain_busy_o <= busy_gather || busy_frame || busy_parse || busy_resp || busy_done || busy_rsp || busy_engine ||
-                      busy_amo;
+                      busy_amo || busy_slots;
     end
   end
 

@@ -46,6 +46,10 @@ module host_front
     output qp_t              db_sq_qpi_o,
     /// its new producer index; V1 in the low 14 bits
     output idx_t             db_sq_pi_o,
+    /// accepted RQ doorbell with new work, cannot be refused
+    output rq_move_t         rq_db_o,
+    /// the first index of a receive queue without CQE moves
+    input  rq_move_t         rq_retire_i,
     /// the first index of a QP that is not retired moves
     input  logic             retire_valid_i,
     /// that QP
@@ -336,6 +340,12 @@ module host_front
       .db_sq_valid_o,
       .db_sq_qpi_o,
       .db_sq_pi_o,
+      .db_rq_valid_o(rq_db_o.valid),
+      .db_rq_qpi_o  (rq_db_o.qpi),
+      .db_rq_pi_o   (rq_db_o.idx),
+      .rq_retire_valid_i(rq_retire_i.valid),
+      .rq_retire_qpi_i(rq_retire_i.qpi),
+      .rq_retire_idx_i(rq_retire_i.idx),
       .retire_valid_i,
       .retire_qpi_i,
       .retire_idx_i,

@@ -152,6 +152,8 @@ module rnic
   logic [22:0]        db_cq_ci;
   logic [1:0]         db_cq_arm, db_cq_rsp;
 
+  rq_move_t           rq_db, rq_retire;
+  recv_evt_t          recv;
   qp_err_evt_t        err_comp, err_resp;
   async_evt_t         async_comp, async_resp;
   cnt_inc_t           cnt_req, cnt_dp, cnt;
@@ -194,6 +196,7 @@ module rnic
       .drain_o(drain), .drain_busy_i(drain_busy_req | drain_busy_dp),
       .mr_drain_valid_o(mr_drain), .mr_drain_busy_i(mr_drain_busy),
       .db_sq_valid_o(db_sq_valid), .db_sq_qpi_o(db_sq_qpi), .db_sq_pi_o(db_sq_pi),
+      .rq_db_o(rq_db), .rq_retire_i(rq_retire),
       .retire_valid_i(retire_valid), .retire_qpi_i(retire_qpi), .retire_idx_i(retire_idx),
       .db_cq_valid_o(db_cq_valid), .db_cq_cqn_o(db_cq_cqn), .db_cq_ci_o(db_cq_ci), .db_cq_arm_o(db_cq_arm),
       .db_cq_ready_i(db_cq_ready), .db_cq_rsp_valid_i(db_cq_rsp_valid), .db_cq_rsp_i(db_cq_rsp),
@@ -220,6 +223,7 @@ module rnic
       .expect_valid_o(expect_valid), .expect_o(expect_evt), .rewind_o(rewind), .rewound_i(rewound),
       .gerr_valid_i(gerr_valid), .gerr_qpi_i(gerr_qpi), .gerr_slot_i(gerr_slot),
       .rsp_valid_i(rsp_valid), .rsp_ready_o(rsp_ready), .rsp_i(rsp),
+      .rq_db_i(rq_db), .recv_i(recv), .rq_retire_o(rq_retire),
       .cqe_req_valid_o(cqe_req_valid), .cqe_req_ready_i(cqe_req_ready), .cqe_req_o(cqe_req),
       .cqe_beat_valid_o(cqe_beat_valid), .cqe_beat_ready_i(cqe_beat_ready), .cqe_beat_o(cqe_beat),
       .cqe_b_valid_i(cqe_b_valid), .cqe_b_err_i(cqe_b_err),
@@ -240,6 +244,7 @@ module rnic
       .rsp_valid_o(rsp_valid), .rsp_ready_i(rsp_ready), .rsp_o(rsp),
       .fetch_req_valid_i(fetch_req_valid), .fetch_req_ready_o(fetch_req_ready), .fetch_req_i(fetch_req),
       .fetch_beat_valid_o(fetch_beat_valid), .fetch_beat_o(fetch_beat),
+      .rq_db_i(rq_db), .rq_retire_i(rq_retire), .recv_o(recv),
       .cqe_req_valid_i(cqe_req_valid), .cqe_req_ready_o(cqe_req_ready), .cqe_req_i(cqe_req),
       .cqe_beat_valid_i(cqe_beat_valid), .cqe_beat_ready_o(cqe_beat_ready), .cqe_beat_i(cqe_beat),
       .cqe_b_valid_o(cqe_b_valid), .cqe_b_err_o(cqe_b_err),

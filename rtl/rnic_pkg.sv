@@ -23,6 +23,8 @@ package rnic_pkg;
   localparam int unsigned DataW = 8 * DataBytes;
   /// bytes per WQE slot (device.md 1.1)
   localparam int unsigned WqeBytes = 128;
+  /// received messages of a QP that may wait for their CQE (nic.md 5)
+  localparam int unsigned MaxReceived = 16;
 
   localparam int unsigned QpW = $clog2(NumQp);
   localparam int unsigned CqW = $clog2(NumCq);
@@ -38,6 +40,7 @@ package rnic_pkg;
   typedef logic [SlotW-1:0] slot_t;
   typedef logic [LaneW-1:0] lane_t;
   typedef logic [IdxW-1:0] idx_t;
+  typedef logic [16:0] rq_idx_t;     // index of a receive WQE, in both format versions
   typedef logic [23:0] psn_t;
   /// log2 of the bytes of a whole beat
   localparam logic [2:0] SizeBeat = 3'($clog2(DataBytes));
@@ -162,8 +165,11 @@ package rnic_pkg;
     CqeRdRspOp     = 8'haa,
     CqeWqeFormat   = 8'hab,
     CqeWqeDma      = 8'hac,
+    CqeRecvDma     = 8'haf,
     CqeGatherDma   = 8'hb2,
     CqeScatterDma  = 8'hb3,
+    CqeRecvLen     = 8'hc0,
+    CqeRecvMr      = 8'hd6,
     CqeFlush       = 8'hff
   } cqe_err_e;
 
@@ -230,6 +236,8 @@ package rnic_pkg;
   localparam logic [7:0] SynNakInv = 8'h61;
   localparam logic [7:0] SynNakAcc = 8'h62;
   localparam logic [7:0] SynNakOp = 8'h63;
+  /// RNR NAK with the code of the time to wait: 10 us (wire.md 5)
+  localparam logic [7:0] SynRnr = 8'h21;
 
   /// one packet of a request for gather and framing: headers complete but for what the QP context gives
   typedef struct packed {
@@ -316,12 +324,39 @@ package rnic_pkg;
     qp_t  qpi;
   } qp_err_evt_t;
 
+  /// an index of a receive queue moved
+  typedef struct packed {
+    logic    valid;
+    qp_t     qpi;
+    rq_idx_t idx;
+  } rq_move_t;
+
+  /// a receive WQE has its outcome (responder -> completion): a message in memory, or what is wrong with the WQE
+  typedef struct packed {
+    logic [7:0]  code;           // cqe_err_e
+    logic        write;          // WRITE with immediate, else SEND
+    logic        with_imm;
+    logic        se;
+    logic [31:0] imm;
+    logic [31:0] len;            // bytes of the message
+  } recv_done_t;
+  /// receive WQEs on their way to an outcome
+  typedef struct packed {
+    logic       begins;          // one is on its way from here on: everything before it may still wait
+    qp_t        begins_qpi;
+    logic       ends;            // it has its outcome, or (not good) none of its own
+    logic       good;
+    qp_t        qpi;
+    recv_done_t done;
+  } recv_evt_t;
+
   /// asynchronous events (nic.md 6)
   typedef enum logic [7:0] {
     AsyncSqOverrun = 8'd1,       // doorbell beyond the ring; number = QPN
     AsyncCqOverrun = 8'd2,       // CQ lost a completion; number = CQN
     AsyncCqeBusErr = 8'd3,       // CQE write failed; number = CQN
-    AsyncQpErr     = 8'd4        // QP went to ERR without a WQE of its own (NAK sent as responder); number = QPN
+    AsyncQpErr     = 8'd4,       // QP went to ERR without a WQE of its own (NAK sent as responder); number = QPN
+    AsyncRqOverrun = 8'd5        // RQ doorbell beyond the ring; number = QPN
   } async_e;
 
   typedef struct packed {
@@ -385,7 +420,7 @@ package rnic_pkg;
     CntDbReset        = 6'd25,   // doorbell to a QP in RESET
     CntDbCqBackward   = 6'd26,
     CntDbCqBeyond     = 6'd27,
-    CntDbRq           = 6'd28,   // RQ doorbell ignored (no receive queue yet)
+    CntDbRq           = 6'd28,   // RQ doorbell ignored (no receive queue)
     CntNakSeqTx       = 6'd29,
     CntNakInvTx       = 6'd30,
     CntNakAccTx       = 6'd31,
@@ -411,7 +446,8 @@ package rnic_pkg;
     CntBusAtomic      = 6'd51,   // reads and writes of the atomic unit that failed
     CntBusResult      = 6'd52,   // writes of READ and atomic results that failed
     CntAtomic         = 6'd53,   // atomics executed as responder
-    CntRead           = 6'd54    // READ requests executed as responder
+    CntRead           = 6'd54,   // READ requests executed as responder
+    CntRnrTx          = 6'd55    // RNR NAKs sent
   } cnt_e;
   typedef logic [NumCnt-1:0] cnt_inc_t;
 

@@ -78,7 +78,7 @@ FAULTS = [
     Fault(
         "async-event-number",
         "doorbell/db_decode.sv",
-        "kind: AsyncSqOverrun, number: 24'(eff_qpi_q) + «24'(FirstQpn)»}",
+        "AsyncSqOverrun,\n          number: 24'(eff_qpi_q) + «24'(FirstQpn)»",
         "24'd0",
     ),
     # ---- fetch
@@ -214,7 +214,7 @@ FAULTS = [
         "32'h7fff_ffff",
     ),
     Fault("cqe-length-on-error", "completion/cqe_format.sv", "(«code_i == CqeOk») ? len_i", "1'b1"),
-    Fault("cqe-flush-opcode", "completion/comp_eng.sv", ".opcode_i((«what == WhatFlush») ? 8'd0", "1'b0"),
+    Fault("cqe-flush-opcode", "completion/comp_eng.sv", "if («what == WhatFlush» || (is_recv", "1'b0"),
     Fault(
         "cqe-order-not-kept",
         "completion/comp_eng.sv",
@@ -224,8 +224,8 @@ FAULTS = [
     Fault(
         "retired-index-late",
         "completion/comp_eng.sv",
-        "retire_o          <= '{valid: go, qpi: qpi_q, idx: «ri_next»};",
-        "ri",
+        "retire_o          <= «moved»;",
+        "{moved.valid, moved.qpi, ri}",
     ),
     Fault(
         "flush-missing",
@@ -378,12 +378,15 @@ FAULTS = [
     ),
     Fault("qp-right-unchecked", "responder/resp_rules.sv", "!length_ok || «!right_ok» || (atomic", "1'b0"),
     Fault(
-        "nak-code-wrong", "responder/resp_emit.sv", "if (refused) done_o.syndrome = «SynNakAcc»;", "SynNakInv"
+        "nak-code-wrong",
+        "responder/resp_emit.sv",
+        "if (refused) done_o.syndrome = act_i.send ? SynNakOp : «SynNakAcc»;",
+        "SynNakInv",
     ),
     Fault(
         "atomic-under-qp-write-right",
         "responder/resp_rules.sv",
-        "ctx_i.rem_read : (atomic ? «ctx_i.rem_atomic» : ctx_i.rem_write);",
+        "ctx_i.rem_read : (atomic ? «ctx_i.rem_atomic» : (send",
         "ctx_i.rem_write",
     ),
     Fault(
@@ -408,7 +411,7 @@ FAULTS = [
         "step_len_i + 13'd1",
     ),
     Fault("read-place-kept", "responder/resp_table.sv", "if («read_out_i») out_q[read_out_qpi_i]", "1'b0"),
-    Fault("write-overtakes-atomic", "responder/responder.sv", "!hazard && !«behind»;", "1'b0"),
+    Fault("write-overtakes-atomic", "responder/responder.sv", "!hazard && !«behind» &&", "1'b0"),
     Fault(
         "atomic-overtakes-read",
         "responder/resp_turn.sv",
@@ -469,6 +472,86 @@ FAULTS = [
         "atomic-upper-word",
         "atomic/atomic_unit.sv",
         "64'(«op_q.addr[2]» ? word[63:32] : word[31:0]);",
+        "1'b0",
+    ),
+    # ---- receive queues
+    Fault("rnr-never", "responder/resp_rules.sv", "else if («takes && !rq_ready_i») begin", "1'b0"),
+    Fault(
+        "rnr-latch-missing",
+        "responder/responder.sv",
+        "«act_qq.kind inside {ActAhead, ActNotReady}»);",
+        "act_qq.kind == ActAhead",
+    ),
+    Fault(
+        "receive-length-unchecked", "responder/resp_rules.sv", "else if («send && too_long») begin", "1'b0"
+    ),
+    Fault(
+        "receive-key-unchecked",
+        "responder/resp_rules.sv",
+        "act_o.right  = «RightLocWrite»;",
+        "RightNone",
+    ),
+    Fault(
+        "receive-slot-error-ignored",
+        "responder/resp_rules.sv",
+        "(«send && begins && rq_i.err») begin",
+        "1'b0",
+    ),
+    Fault(
+        "send-continues-a-write",
+        "responder/resp_rules.sv",
+        "state_i.in_message && («begins || send == state_i.send»);",
+        "1'b1",
+    ),
+    Fault(
+        "receive-slot-read-too-early",
+        "receive/rq_slots.sv",
+        "if («avail < rq_idx_t'(num)») num = avail[2:0];",
+        "1'b0",
+    ),
+    Fault("receive-slot-wrap", "receive/rq_slots.sv", "if («to_end < rq_idx_t'(num)») num", "1'b0"),
+    Fault(
+        "receive-slot-not-awaited",
+        "responder/responder.sv",
+        "(«rq_marked_i[qpi] || (rq_ready_i[qpi] && !rq_loaded_i[qpi] && is_send(hdr_i.bth))»);",
+        "1'b0",
+    ),
+    Fault("receive-room-unlimited", "receive/rq_slots.sv", "ready_q[qpi_q]  <= «posted && room»;", "posted"),
+    Fault(
+        "immediate-misplaced",
+        "wire/rx_verdict.sv",
+        "be32((«op == BthWriteOnlyImm») ?",
+        "1'b0",
+    ),
+    Fault(
+        "solicited-event-lost", "completion/comp_eng.sv", "solicit: «se || code != CqeOk»", "code != CqeOk"
+    ),
+    Fault(
+        "receive-error-tells-of-its-message", "completion/comp_eng.sv", "(«is_recv && code != CqeOk»)", "1'b0"
+    ),
+    Fault(
+        "receive-flush-missing", "completion/recv_pend.sv", "assign flush_o = «qp_err_i[qpi_i]» &&", "1'b0"
+    ),
+    Fault(
+        "receive-flush-early",
+        "completion/recv_pend.sv",
+        "posted_q && «!on_way» && cnt_q",
+        "1'b1",
+    ),
+    Fault(
+        "receive-cqe-before-its-data",
+        "responder/resp_done.sv",
+        "good: «!failed» && !dead",
+        "1'b1",
+    ),
+    Fault(
+        "receive-index-stuck", "doorbell/db_index.sv", "else retired_o = «retired_live_q[qpi_i]» ?", "1'b0"
+    ),
+    Fault("receive-cq-swapped", "completion/comp_eng.sv", "assign cq       = «is_recv» ?", "1'b0"),
+    Fault(
+        "write-imm-needs-no-receive",
+        "common/dp_pkg.sv",
+        "opens_send(op) || «op == BthWriteLastImm» || op",
         "1'b0",
     ),
     # ---- wire
@@ -560,6 +643,15 @@ PROGRAMS = [
     ("tests.nic.test_packet_fuzz", "test_opcodes/state=message"),
     ("tests.nic.test_packet_fuzz", "test_fields/state=idle"),
     ("tests.nic.test_races", "test_doorbells_before_a_reset"),
+    ("tests.nic.test_send", "test_messages"),
+    ("tests.nic.test_send", "test_receive_wqe_fails/name=0/q=0"),
+    ("tests.nic.test_send", "test_receive_wqe_fails/name=3/q=0"),
+    ("tests.nic.test_send", "test_receive_wqe_fails/name=5/q=1"),
+    ("tests.nic.test_send", "test_receive_wqe_fails/name=6/q=0"),
+    ("tests.nic.test_send", "test_err_reset_and_again"),
+    ("tests.nic.test_send", "test_full_receive_cq"),
+    ("tests.nic.test_send", "test_solicited_events"),
+    ("tests.nic.test_send", "test_late_receivers"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0

@@ -28,8 +28,11 @@ class CqeError(IntEnum):
     READ_RSP_OPCODE = 0xAA  # READ response of a wrong opcode
     SND_WQE_FORMAT = 0xAB  # malformed WQE
     SND_WQE_DMA = 0xAC  # bus error on the WQE fetch
+    RCV_WQE_DMA = 0xAF  # receive: bus error on the read of the receive WQE
     DATA_DMA_RD_REQ = 0xB2  # bus error on a gather
     DATA_DMA_WR_REQ = 0xB3  # bus error on the scatter of a READ response or atomic result
+    RCV_WQE_SIZE_RC = 0xC0  # receive: the message is longer than the buffer
+    LOCAL_MR_RSP = 0xD6  # receive: local key, right or range of the buffer
     FLUSH = 0xFF
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pymodel.formats.recv import RECV_BYTES
 from pymodel.host.config import FabricConfig
 from pymodel.host.driver import ChannelDesc, MemoryDesc, QueueRequest
 from pymodel.host.errors import HcommError
@@ -102,6 +103,8 @@ def draw_qps(config: FabricConfig, rng: random.Random) -> list[QpPlan]:
         other = drawn[peer, pe, qp]
         changes = {"peer_qpn": other.qpn, "rq_psn": other.sq_psn}
         changes.update({k: v for k, v in config.overrides.get((pe, peer, qp), {}).items() if k in changes})
+        if plan.recv_cq_depth and plan.recv_cqn < 0:
+            changes["recv_cqn"] = cqns[pe].pop()
         done.append(replace(plan, **changes))
     return done
 
@@ -245,6 +248,26 @@ def _lay_out_qp(
     words[0] = words[2] = placed.start_index
     words[4] = words[6] = placed.start_cq
     drawn.contents.append((cells, cell))
+    if placed.rq_depth:
+        drawn.chip.qps[-1] = _lay_out_receives(config, placed, drawn, take, rng)
+
+
+def _lay_out_receives(
+    config: FabricConfig, plan: QpPlan, drawn: Drawn, take: Callable[[int, int], int], rng: random.Random
+) -> QpPlan:
+    """The receive queue of a QP, and its CQ if it has one of its own."""
+    name, size = f"to PE {plan.peer}, QP {plan.qp_idx}", plan.rq_depth * RECV_BYTES
+    plan = replace(plan, rq_base=take(size, RECV_BYTES))
+    drawn.regions.append(Region(f"RQ {name}", plan.rq_base, size))
+    if config.sq_fill == "dirty":
+        drawn.contents.append((plan.rq_base, np.frombuffer(rng.randbytes(size), np.uint8)))
+    if plan.recv_cq_depth:
+        size = plan.recv_cq_depth * plan.cq_stride
+        plan = replace(plan, recv_cq_base=take(size, plan.cq_stride))
+        drawn.regions.append(Region(f"receive CQ {name}", plan.recv_cq_base, size))
+        ring = _cq_ring(replace(plan, cq_depth=plan.recv_cq_depth), config.cq_fill)
+        drawn.contents.append((plan.recv_cq_base, ring))
+    return plan
 
 
 def _cq_ring(plan: QpPlan, fill: int) -> NDArray[np.uint8]:

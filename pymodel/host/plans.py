@@ -79,6 +79,16 @@ class QpPlan:
     cq_tail_addr: int = 0
     start_cq: int = 0
     """First CQE index (u32). Equal to ``start_index``: G1 counts CQEs against WQEs (device page 2.4)."""
+    rq_depth: int = 0
+    """Receive WQEs that fit; 0: no receive queue (the driver knows none)."""
+    rq_start: int = 0
+    """First index of the receive queue."""
+    recv_cq_depth: int = 0
+    """Of the CQ that receives complete to, with the stride and first index of the other; 0: to that one."""
+    rq_base: int = 0
+    recv_cqn: int = -1
+    """-1: ``cqn``."""
+    recv_cq_base: int = 0
 
 
 @dataclass(slots=True)

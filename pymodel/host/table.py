@@ -14,6 +14,7 @@ instead of taken from the channel's descriptor; a single PE makes a channel to i
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 import numpy as np
@@ -183,7 +184,8 @@ class Fabric:
         qp = nic.QpContext(
             peer_qpn=peer_qpn, peer_mac=self.pes[plan.peer].mac,
             peer_ip=int(self.managers[plan.pe].state.ranks[plan.peer].ip), sq_base=sq.sq_va,
-            sq_depth=sq.depth, send_cq=cq.cqn, recv_cq=cq.cqn, version=plan.version,
+            sq_depth=sq.depth, send_cq=cq.cqn, recv_cq=plan.recv_cqn if plan.recv_cq_depth else cq.cqn,
+            rq_base=plan.rq_base, rq_depth=plan.rq_depth, rq_start_index=plan.rq_start, version=plan.version,
             mtu_code=plan.mtu.bit_length() - 8, sl=sq.sl, rem_write=plan.rem_write, rem_read=plan.rem_read,
             rem_atomic=plan.rem_atomic, tc=plan.tc, ttl=plan.ttl, udp_sport=plan.udp_sport,
             retry_cnt=plan.retry_cnt, rnr_retry=plan.rnr_retry, timer=plan.timer, sq_psn=plan.sq_psn,
@@ -195,6 +197,12 @@ class Fabric:
             # only a test by override asks for it where the entities have no word for it
             overrun = plan.ignore_overrun
         return qp, nic.CqContext(cq.cq_va, cq.depth, cq.cqe_size, overrun, plan.start_cq)
+
+    def recv_cq(self, plan: QpPlan) -> nic.CqContext | None:
+        """NIC context of the CQ that a QP's receives complete to; None: that of its sends."""
+        if not plan.recv_cq_depth:
+            return None
+        return replace(self.contexts(plan)[1], base=plan.recv_cq_base, depth=plan.recv_cq_depth)
 
     def _bring_up(self, pe: PePlan) -> None:
         ops = pe.bringup
@@ -209,6 +217,10 @@ class Fabric:
             cqn, qpn = qp.send_cq, self.channel_queue(plan.pe, plan.peer, plan.qp_idx)[0].qpn
             pe.cq_contexts[cqn], pe.qp_contexts[qpn] = cq, qp
             ops.extend(set_ops(nic.CmdObj.CQ, cqn, cq))
+            received = self.recv_cq(plan)
+            if received is not None:
+                pe.cq_contexts[qp.recv_cq] = received
+                ops.extend(set_ops(nic.CmdObj.CQ, qp.recv_cq, received))
             ops.extend(set_ops(nic.CmdObj.QP, qpn, qp))
 
 

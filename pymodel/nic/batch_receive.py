@@ -132,6 +132,7 @@ class Receive(Part):
             "g": g[end], "exp": after[end], "msn": msn[end], "open": ~ends[end],
             "va": np.where(old, s.r_va[g[end]], ends_at[w]), "left": np.where(old, s.r_left[g[end]], rest[w]),
             "rkey": np.where(old, s.r_rkey[g[end]], rkey[w]),
+            "len": np.where(old | carried[w], s.r_len[g[end]], total[w]),
             "asks": np.where(asks >= begin, number[np.maximum(asks, 0)], s.r_req[g[end]]),
         }  # fmt: skip
         return Got(
@@ -163,5 +164,6 @@ class Receive(Part):
         g = after["g"]
         s.r_exp[g], s.r_msn[g], s.r_open[g] = after["exp"], after["msn"], after["open"]
         s.r_va[g], s.r_left[g], s.r_rkey[g] = after["va"], after["left"], after["rkey"]
+        s.r_len[g] = after["len"]
         s.r_req[g] = after["asks"]
         s.r_ahead[g] = False

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from bisect import bisect_right
 from typing import Any
 
 import numpy as np
 
 from pymodel.formats.cqe import CqeError
-from pymodel.nic.exact_core import SETTLE, SLVERR, Core, Part, strobes
+from pymodel.nic.exact_core import SETTLE, SLVERR, Core, Part
+from pymodel.nic.exact_cqe import Cqes, Written
 from pymodel.nic.exact_events import Events
+from pymodel.nic.exact_received import Received
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.exact_retry import RNR, SEQ, Retry
 from pymodel.nic.judge_records import Check
@@ -27,45 +27,41 @@ class Complete(Part):
     def __init__(self, core: Core, events: Events, regions: Regions, retry: Retry) -> None:
         super().__init__(core)
         self.events, self.regions, self.retry = events, regions, retry
-        #: cycle of the refused write that ended a CQ
-        self._refused: dict[int, int] = {}
+        self.cqes = Cqes(core, events)
+        self.received = Received(core, self.cqes, regions)
 
     def cqe(self, r: Any) -> None:
         """A CQE is written."""
-        s, pe = self.s, int(r["pe"])
-        start, count, good = strobes(r)
-        s.cqe_slots[pe].append((-1, b"", b""))
-        at = s.memory.flat(pe, start, 1)
-        i = bisect_right(s.c_sorted, at) - 1 if at >= 0 else -1
-        c = int(s.c_order[i]) if i >= 0 else -1
-        if c < 0 or s.c_pe[c] != pe or at >= s.c_flat[c] + s.c_depth[c] * s.c_stride[c]:
-            s.cqe_bursts[pe].append(-1)
-            self.events.written(pe, 0)
-            self.find(Check.CQE_SLOT, pe, "address of the CQE", "inside one CQ ring", f"{start:#x}")
+        s, w = self.s, self.cqes.parse(r)
+        if w is None:
             return
-        s.cqe_bursts[pe].append(c)
-        stride, depth, prod = int(s.c_stride[c]), int(s.c_depth[c]), int(s.c_prod[c])
-        lane = start & 63
-        beat = self.core.bytes_of(r, 64)
-        raw = beat[lane : lane + 32].ljust(32, b"\0")
-        w0, imm, msg_len, vni, ts_word, w6, w7 = struct.unpack("<IIIIQII", raw)
-        qpn15 = w0 >> 8 & 0x7FFF
-        owners = [g for g in np.flatnonzero((s.q_pe == pe) & (s.q_cq == c)).tolist()
-                  if int(s.q_qpn[g]) & 0x7FFF == qpn15]  # fmt: skip
-        formed = (ts_word & (1 << 48) - 1) + self.core.time_origin
+        pe, c = w.pe, w.c
+        senders = np.flatnonzero((s.q_pe == pe) & (s.q_cq == c)).tolist()
+        owners = [g for g in senders if int(s.q_qpn[g]) & 0x7FFF == w.qpn15]
+        takers = [g for g in self.core.receivers(c) if int(s.q_qpn[g]) & 0x7FFF == w.qpn15]
+        receive = bool(takers) and (w.responder or not owners)
         # a CQE that was formed before the write response that ends its CQ is still written
-        if not owners or (s.c_dead[c] and formed > self._refused.get(c, -1)):
-            self.events.written(pe, 0)
+        if not (owners or takers) or (s.c_dead[c] and w.formed > self.cqes.refused.get(c, -1)):
+            self.events.written(pe, False)
             due = "none, the CQ is in overrun" if s.c_dead[c] else f"a QP of CQ {int(s.c_cqn[c])}"
-            self.find(Check.CQE_UNEXPECTED, pe, "qp_id", due, f"{qpn15}")
+            self.find(Check.CQE_UNEXPECTED, pe, "qp_id", due, f"{w.qpn15}")
             return
-        g = owners[0]
-        v1 = s.q_version[g] == 1
-        wqe_id = ts_word >> 48 if v1 else w6 >> 12
-        code = w0 & 0xFF
-        self.events.written(pe, code)
-        if code == CqeError.FLUSH and s.q_state[g] == RTS:
+        g = takers[0] if receive else owners[0]
+        # a responder's CQE with SE fires as one with an error does
+        self.events.written(pe, bool(w.code) or (receive and bool(w.words[0] >> 24 & 1)))
+        if w.code == CqeError.FLUSH and s.q_state[g] == RTS:
             self._refused_request(g)
+        if receive:
+            self.received.cqe(w, g)
+        else:
+            self._sent(w, g)
+        self.core.watch_room(c, self.core.time)
+
+    def _sent(self, w: Written, g: int) -> None:
+        """The CQE of a send WQE."""
+        s, pe, c, code, prod = self.s, w.pe, w.c, w.code, int(self.s.c_prod[w.c])
+        v1 = bool(s.q_version[g] == 1)
+        wqe_id = w.wqe_id(v1)
         idx, allowed = self._due(g, wqe_id, code)
         if code == CqeError.LOCAL_MR_REQ and code not in allowed and idx < s.q_pi[g]:
             self.regions.lost(pe, g, idx)
@@ -77,18 +73,10 @@ class Complete(Part):
         elif code == 0 and not allowed and idx < s.q_pi[g]:
             self.retry.revive(g, int(s.q_tx[g]))
             idx, allowed = self._due(g, wqe_id, code)
-        named = (
-            idx
-            + (((wqe_id >> 3) - idx + (1 << (12 if v1 else 16))) % (1 << (13 if v1 else 17)))
-            - (1 << (12 if v1 else 16))
-        )
-
-        def slot_of(number: int) -> int:
-            return int(s.c_base[c]) + (0 if s.c_ignore[c] else number % depth) * stride
-
+        named = w.named(idx, v1)
         # a reset waits for what completes while its command is taken
-        gone = s.q_state[g] == RESET and formed > int(s.q_err_time[g]) + SETTLE
-        if gone or idx >= s.q_pi[g] or (named < idx and start != slot_of(prod)):
+        gone = s.q_state[g] == RESET and w.formed > int(s.q_err_time[g]) + SETTLE
+        if gone or idx >= s.q_pi[g] or (named < idx and w.start != self.cqes.slot_of(c, prod)):
             due = f"WQE {idx}" if not gone and idx < s.q_pi[g] else "no WQE is outstanding"
             self.find(Check.CQE_UNEXPECTED, pe, "wqe_id", due, f"WQE {named}, code {code:#x}", g, named)
             return
@@ -97,11 +85,11 @@ class Complete(Part):
         if not in_order:
             want = idx << 3 & (0xFFFF if v1 else 0xFFFFF)
             self.find(Check.CQE_ORDER, pe, "wqe_id", f"{want:#x} (WQE {idx})", f"{wqe_id:#x}", g, idx)
-            if abs(named - idx) < depth and named < s.q_pi[g]:
+            if abs(named - idx) < int(s.c_depth[c]) and named < s.q_pi[g]:
                 # the other fields are those of the WQE that it names
                 row = s.row(g, named)
                 skipped = int(s.w_ceno[row] - s.w_ceno[s.row(g, idx)])
-                if skipped > 0 and start == slot_of(prod + skipped):
+                if skipped > 0 and w.start == self.cqes.slot_of(c, prod + skipped):
                     # the CQEs between are missing
                     prod += skipped
                     idx = named
@@ -112,50 +100,14 @@ class Complete(Part):
                 names = " or ".join(f"{x:#04x}" for x in sorted(allowed)) or "no CQE yet"
                 self.find(Check.CQE_STATUS, pe, "error_code", names, f"{code:#04x}", g, idx)
                 code = min(allowed, default=0)
-        # ---- place
-        slot = slot_of(prod)
-        if start != slot:
-            self.find(Check.CQE_SLOT, pe, "slot address", f"{slot:#x} (CQE {prod})", f"{start:#x}", g, idx)
-        if not good or count != stride or int(r["len"]) != 1:
-            self.find(Check.CQE_STROBE, pe, "strobes", f"{stride} bytes in one beat",
-                       f"{int(r['aux0']):#018x}, {count} bytes, {int(r['len'])} beats", g, idx)  # fmt: skip
-        if not s.c_ignore[c] and prod - int(s.c_ci[c]) >= depth:
-            self.find(Check.CQE_ROOM, pe, "CQ room", f"a CQ doorbell beyond {int(s.c_ci[c])} first",
-                       f"CQE {prod} in depth {depth}", g, idx)  # fmt: skip
-        # ---- content
-        # as the driver compares it: by what wqe_id says of the WQE's index (device.md 2.6)
-        phase = ((idx & (0x1FFF if v1 else 0x1FFFF) if s.c_ignore[c] else prod) // depth) & 1
-        if w7 >> 31 != phase:
-            self.find(Check.CQE_OWNER, pe, "owner", f"{phase}", f"{w7 >> 31}", g, idx)
-        op = 0 if code in (CqeError.FLUSH, CqeError.SND_WQE_DMA) else int(s.w_op[row])
-        with_imm = 0 if code in (CqeError.FLUSH, CqeError.SND_WQE_DMA) else int(s.w_imm[row])
-        for name, expected, got in (
-            ("msg_opcode", op, w6 & 0xFF),
-            ("with_imm", with_imm, w0 >> 27 & 1),
-            ("msg_len", 0 if code else int(s.w_len[row]), msg_len),
-            ("type", 0, w0 >> 26 & 1),
-            ("se, has_pph, csum_err, reserved bit of dword 0", 0, w0 >> 23 & 0x1E7),
-            ("imm_data", 0, imm),
-            ("vni", 0, vni),
-            ("reserved bits of dwords 5, 6", 0, w6 >> 8 if v1 else (w6 >> 8 & 15) | ts_word >> 48 << 4),
-            ("reserved bits of dword 7", 0, w7 & 0x7FFFFFFF),
-            ("bytes 32 to 63", 0, int.from_bytes(beat[lane + 32 : lane + stride], "little")),
-        ):
-            if expected != got:
-                self.find(Check.CQE_FIELD, pe, name, f"{expected:#x}", f"{got:#x}", g, idx)
-        low = max(int(s.w_time[row]), int(s.c_ts[c]))
-        if not low <= formed <= self.core.time:
-            self.find(Check.CQE_TS, pe, "ts", f"{low} to {self.core.time}", f"{formed}", g, idx)
-        # ---- effect
-        s.c_ts[c] = max(int(s.c_ts[c]), min(formed, self.core.time))
-        at = s.memory.flat(pe, start, min(stride, count))
-        if at >= 0:
-            size = min(stride, count)
-            new = beat[lane : lane + size]
-            s.cqe_slots[pe][-1] = at, s.memory.view[at : at + size].tobytes(), new
-            s.memory.view[at : at + size] = new
-            s.memory.touch(at, stride)
-        s.c_prod[c] = prod + 1
+        self.cqes.place(w, g, idx, prod)
+        blind = code in (CqeError.FLUSH, CqeError.SND_WQE_DMA)
+        own = {
+            "msg_opcode": 0 if blind else int(s.w_op[row]), "with_imm": 0 if blind else int(s.w_imm[row]),
+            "msg_len": 0 if code else int(s.w_len[row]), "type": 0, "se": 0, "imm_data": 0,
+        }  # fmt: skip
+        self.cqes.content(w, g, idx, prod, int(s.w_time[row]), own.items())
+        self.cqes.stand(w, prod)
         before = int(s.q_ret[g])
         s.q_ret[g] = idx + 1
         s.q_ce_done[g] = s.w_ceno[s.row(g, idx)]
@@ -163,8 +115,6 @@ class Complete(Part):
             s.w_done[s.row(g, idx)] = self.core.time
         elif g in self.retry.of:
             s.w_done[s.q_row[g] + (np.arange(before, idx + 1) & s.q_mask[g])] = self.core.time
-        self.count(pe, Cnt.CQE)
-        self.core.watch_room(c, self.core.time)
         if code == CqeError.FLUSH:
             self.count(pe, Cnt.FLUSH)
             s.q_flush[g] = True
@@ -234,7 +184,7 @@ class Complete(Part):
                 # one event for an overrun, however many of its CQEs are refused
                 s.asyncs[pe].append((AsyncKind.CQE_BUS_ERR, int(s.c_cqn[c])))
                 self.core.cq_overrun(c)
-                self._refused[c] = self.core.time
+                self.cqes.refused[c] = self.core.time
 
     # ------------------------------------------------------------------ room
     def wait_over(self, c: int, pe: int, moved: bool) -> None:

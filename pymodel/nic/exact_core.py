@@ -10,13 +10,14 @@ import numpy as np
 
 from pymodel.formats.arrays import U8
 from pymodel.nic import rules
-from pymodel.nic.judge_entries import Request
+from pymodel.nic.judge_entries import InboundWrite, Request
 from pymodel.nic.judge_records import Check, Finding
 from pymodel.nic.judge_state import ERR, READ, RTS, State
 from pymodel.nic.params import AsyncKind, Cnt
 
 if TYPE_CHECKING:
     from pymodel.nic.exact_retry import Recovery
+    from pymodel.nic.judge_frames import Received
 
 MASK24: Final = 0xFFFFFF
 #: cycles in which a change to ERR that came from elsewhere may still race with a packet on its way in
@@ -34,6 +35,13 @@ PACKET_COUNTERS: Final = (
 FRAME_COUNTERS: Final = tuple(n for n in Cnt if Cnt.RX_PACKET <= n <= Cnt.PSN_AHEAD)
 #: packets that the receive path of a NIC holds at most
 RECEIVE_PATH: Final = 32
+#: in place of a NAK code: an RNR NAK. Like code 0 it does not end the QP
+RNR_NAK: Final = 4
+
+
+def ends(code: int) -> bool:
+    """Whether a NAK of this code sends its QP to ERR."""
+    return 0 < code < RNR_NAK
 
 
 def signed24(value: int) -> int:
@@ -87,6 +95,11 @@ class Core:
         self.retry_open: Counter[int] = Counter()
         #: g -> packet that an ACK must name since a duplicate WRITE came
         self.dup_due: dict[int, int] = {}
+        #: g -> packets, with the cycles of their arrival and their counters, from one on that a NIC without
+        #: receive WQE refuses, while its RNR NAK has not left: a doorbell by then may let it take them
+        self.waiting: dict[int, list[tuple[Received, int, Cnt]]] = {}
+        #: takes the waiting packets of a QP since the NIC shows that it did; False: it cannot have
+        self.accept: Callable[[int], bool] = lambda g: False
         self.time = 0
         self.side: U8 = np.zeros(1, np.uint8)
 
@@ -171,7 +184,7 @@ class Core:
             s.q_err_race[g] = True
             s.q_odd[g] = True
             self.stop_results(g)
-            self.stop_inbound(g)
+            self.stop_inbound(g, since == -SETTLE)
 
     def _retire(self, g: int) -> None:
         """Silent WQEs of a QP that goes to ERR: complete, but for those whose ACK may not have been seen.
@@ -201,10 +214,21 @@ class Core:
             if entry.gq == g:
                 entry.optional = True
 
-    def stop_inbound(self, g: int) -> None:
-        """Packets of a QP that leaves RTS may wait in the receive path: they are executed or dropped."""
+    def stop_inbound(self, g: int, own: bool = False) -> None:
+        """Packets of a QP that leaves RTS may wait in the receive path: they are executed or dropped.
+
+        own: the receive path itself ends it, so that all before is executed.
+        """
         s, pe = self.s, int(self.s.q_pe[g])
         held = s.r_reads.get(g, ())
+        if g in self.waiting and g in s.r_nak:
+            # dropped, refused or taken
+            s.r_nak_before.setdefault(g, set()).add(s.r_nak.pop(g))
+        if g in s.rq:
+            s.rq[g].ended = self.time
+        if g in s.rq and not own:
+            for message in s.rq[g].messages:
+                message.maybe |= self.time - message.time < SETTLE or self.path_holds(pe)
         if not self.path_holds(pe) and all(e.sent for e in held):
             return
         self.open_counters(pe, RECEIVE_PATH)
@@ -218,15 +242,15 @@ class Core:
     def cq_overrun(self, c: int) -> None:
         """The CQ takes no CQE until programmed again; its QPs go to ERR (nic.md 6)."""
         self.s.c_dead[c] = True
-        for g in np.flatnonzero(self.s.q_cq == c).tolist():
+        for g in np.flatnonzero((self.s.q_cq == c) | (self.s.q_rcq == c)).tolist():
             self.to_err(g, self.time)
 
     def nak_due(self, g: int, number: int, code: int) -> None:
-        """A NAK becomes due; one of code 0 that was due before may be on its way out."""
+        """A NAK becomes due; a NAK 0 or RNR NAK that was due before may be on its way out."""
         s = self.s
         due = s.r_nak.get(g)
-        if due and not due[1]:
-            s.r_nak_before.setdefault(g, set()).add(due[0])
+        if due and not ends(due[1]):
+            s.r_nak_before.setdefault(g, set()).add(due)
         s.r_nak[g] = (number, code)
 
     # ------------------------------------------------------------------ the responder's table
@@ -264,7 +288,7 @@ class Core:
         self.open_counters(pe, behind, others)
         self.drop_requests(g, [e for e in s.r_reads[g] if e.number >= request.number])
         later, event = s.r_nak.pop(g, (-1, 0)), (AsyncKind.QP_ERR, int(s.q_qpn[g]))
-        if later[0] > request.number and later[1]:
+        if later[0] > request.number and ends(later[1]):
             # refused for a table that was said to be full of what was not there
             self.count(pe, Cnt.RD_TOO_MANY, -int(later == self.full.get(g)))
         else:
@@ -299,14 +323,40 @@ class Core:
             idx += 1
         return idx
 
+    def receives(self, g: int) -> int:
+        """First receive WQE that cannot have completed yet inside the NIC."""
+        queue = self.s.rq[g]
+        return queue.pi if self.s.q_state[g] == ERR else queue.done + queue.unwritten()
+
+    def receivers(self, c: int) -> list[int]:
+        """QPs with a receive queue that completes to a CQ."""
+        return [g for g in self.s.rq if self.s.q_rcq[g] == c]
+
     def watch_room(self, c: int, now: int) -> None:
         """With cq_wait: note since when a completion waits for room in a CQ (nic.md 6)."""
         s = self.s
         if not s.cq_wait[int(s.c_pe[c])] or s.c_ignore[c] or s.c_since[c] >= 0:
             return
         full = s.c_prod[c] - s.c_ci[c] >= s.c_depth[c]
-        if full and any(self.completing(q) > s.q_ret[q] for q in np.flatnonzero(s.q_cq == c).tolist()):
+        waits = full and any(self.completing(q) > s.q_ret[q] for q in np.flatnonzero(s.q_cq == c).tolist())
+        if waits or (full and any(self.landed(q) for q in self.receivers(c))):
             s.c_since[c] = now
+
+    def landed(self, g: int) -> bool:
+        """Whether the oldest receive WQE without CQE can have it: its message, and all before, in memory."""
+        s, queue = self.s, self.s.rq[g]
+        if s.q_state[g] == ERR and queue.pi > queue.done:
+            return True
+        return (
+            bool(queue.messages)
+            and queue.messages[0].whole
+            and self.missing(g, queue.messages[0].last) is None
+        )
+
+    def missing(self, g: int, number: int) -> InboundWrite | None:
+        """The first payload up to a packet of a responder that is not written and answered."""
+        inbound = self.s.inbound[int(self.s.q_pe[g])]
+        return next((e for e in inbound if e.gq == g and e.cum <= number and not e.optional), None)
 
     def fail(self, g: int, idx: int, code: int, nak: bool = False) -> None:
         """A WQE fails on the way: its CQE must carry the code. A NAK wins over another failure."""

@@ -21,8 +21,8 @@ class Events(Part):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        #: error codes of the CQEs without write response, by PE
-        self._codes: list[deque[int]] = [deque() for _ in self.s.pes]
+        #: of the CQEs without write response, by PE, whether an arm for solicited ones fires
+        self._solicited: list[deque[bool]] = [deque() for _ in self.s.pes]
         self._mask: list[tuple[int, int, int]] = [(0, 0, 0) for _ in self.s.pes]  # now, before, cycle
         self._level = [0 for _ in self.s.pes]
 
@@ -31,15 +31,15 @@ class Events(Part):
         s = self.s
         s.c_arm[c], s.c_arm_time[c], s.c_arm_open[c] = sta, self.core.time, False
 
-    def written(self, pe: int, code: int) -> None:
-        """A CQE was written."""
-        self._codes[pe].append(code)
+    def written(self, pe: int, solicited: bool) -> None:
+        """A CQE was written; solicited: an error, or SE at a responder (nic.md 6)."""
+        self._solicited[pe].append(solicited)
 
     def answered(self, pe: int, c: int, bad: bool) -> None:
         """A CQE's write response; one that was refused fires nothing."""
         s, arm = self.s, int(self.s.c_arm[c])
-        code = self._codes[pe].popleft() if self._codes[pe] else 0
-        if not arm or bad or (arm != _ARM_NEXT and not code):
+        solicited = self._solicited[pe].popleft() if self._solicited[pe] else False
+        if not arm or bad or (arm != _ARM_NEXT and not solicited):
             return
         event = int(s.c_event[c])
         if self.core.time - int(s.c_arm_time[c]) <= _NEAR:
@@ -54,11 +54,11 @@ class Events(Part):
 
     def passed(self, pe: int, written: int, answered: int) -> None:
         """CQEs without error that the batch engine judged."""
-        codes = self._codes[pe]
-        left = len(codes) + written - answered
-        for _ in range(min(answered, len(codes))):
-            codes.popleft()
-        codes.extend([0] * (left - len(codes)))
+        open_ones = self._solicited[pe]
+        left = len(open_ones) + written - answered
+        for _ in range(min(answered, len(open_ones))):
+            open_ones.popleft()
+        open_ones.extend([False] * (left - len(open_ones)))
 
     def programmed(self, c: int) -> None:
         """A CQ was programmed again: armed state 0."""

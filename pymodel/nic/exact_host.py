@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from pymodel.formats import doorbell
+from pymodel.formats.wqe import WqeOp
 from pymodel.nic import rules
 from pymodel.nic.context import CmdObj, CmdOp, CmdStatus, ContextStore, QpContext, QpState
 from pymodel.nic.exact_complete import Complete
 from pymodel.nic.exact_core import MASK24, Core, Part
 from pymodel.nic.exact_events import Events
+from pymodel.nic.exact_queue import Queue
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import ERR, READ, RESET, RTS
@@ -22,9 +24,11 @@ from pymodel.nic.params import CMD_REG, CMD_STAGE, CMD_STATUS, STAGE_WORDS, Asyn
 class Host(Part):
     """Accesses to the BAR."""
 
-    def __init__(self, core: Core, complete: Complete, events: Events, regions: Regions) -> None:
+    def __init__(
+        self, core: Core, complete: Complete, events: Events, regions: Regions, queue: Queue
+    ) -> None:
         super().__init__(core)
-        self.complete, self.events, self.regions = complete, events, regions
+        self.complete, self.events, self.regions, self.queue = complete, events, regions, queue
         #: contexts by PE, as the last good commands left them
         self._contexts = [
             ContextStore(self.s.params, dict(p.qps), {}, dict(p.cqs), dict(p.mrs)) for p in self.s.pes
@@ -51,8 +55,7 @@ class Host(Part):
         elif offset == p.db_sq:
             self._sq_doorbell(pe, g, data)
         elif offset == p.db_rq:
-            own = int(doorbell.rq_decode(data).qp_id) == int(s.q_qpn[g])
-            self.count(pe, Cnt.DB_RQ if own else Cnt.DB_PAGE)
+            self.queue.doorbell(pe, g, data)
         else:
             self._cq_doorbell(pe, g, data)
 
@@ -97,10 +100,15 @@ class Host(Part):
         time = np.full(idx.size, self.core.time, np.int64)
         good = announce(s, group, idx, raw, mapped, time, np.full(idx.size, s.position, np.int64))
         settle(s, group, idx)
+        rows = s.q_row[g] + (idx & s.q_mask[g])
+        if (s.w_imm[rows] | (s.w_op[rows] == WqeOp.SEND)).any():
+            # both ends are the exact engine's from now on
+            s.q_odd[g] = True
+            if s.q_peer[g] >= 0:
+                s.q_odd[s.q_peer[g]] = True
         if not good:
             s.q_odd[g] = True
             if s.q_bad[g] < 0:
-                rows = s.q_row[g] + (idx & s.q_mask[g])
                 s.q_bad[g] = int(idx[np.flatnonzero(s.w_err[rows])[0]])
 
     def _cq_doorbell(self, pe: int, g: int, data: int) -> None:
@@ -116,6 +124,7 @@ class Host(Part):
         prod, ci = int(s.c_prod[c]), int(s.c_ci[c])
         cid = int(fields.next_cid)
         ahead = sum(self.core.completing(q) - int(s.q_ret[q]) for q in np.flatnonzero(s.q_cq == c).tolist())
+        ahead += sum(self.core.receives(q) - s.rq[q].done for q in self.core.receivers(c))
         verdict, other = (int(rules.cq_doorbell(cid, ci, n)) for n in (prod, prod + ahead))
         if verdict != other:
             self.find(Check.DB_AMBIGUOUS, pe, "CQ doorbell",
@@ -192,6 +201,13 @@ class Host(Part):
             self.count(pe, Cnt.CQE_DISCARD, int(s.q_pi[g] - s.q_ret[g]))
             s.q_ret[g] = s.q_pi[g]
             self.core.loose |= {(pe, int(n)) for n in (Cnt.FLUSH, Cnt.CQ_OVERRUN)}
+        if g in s.rq and s.rq[g].pi > s.rq[g].done:
+            queue, c = s.rq[g], int(s.q_rcq[g])
+            self.core.loose.add((pe, int(Cnt.WQE)))
+            if c >= 0 and s.c_dead[c] and s.q_state[g] != RESET:
+                self.count(pe, Cnt.CQE_DISCARD, queue.pi - queue.done)
+                queue.done = queue.pi
+                self.core.loose |= {(pe, int(n)) for n in (Cnt.FLUSH, Cnt.CQ_OVERRUN)}
         s.q_state[g] = RESET
         s.q_err_time[g] = self.core.time
         self.core.stop_results(g)
@@ -202,6 +218,7 @@ class Host(Part):
         s = self.s
         s.q_gone[g] += s.q_ret[g] - s.q_start[g]
         s.set_qp(g, ctx)
+        s.set_rq(g)
         start = s.q_start[g]
         for column in (s.q_pi, s.q_ret, s.q_fetch, s.q_txw):
             column[g] = start
@@ -221,7 +238,7 @@ class Host(Part):
         core = self.core
         for due in (
             s.r_nak, s.r_nak_before, s.r_dup, s.saved, s.q_reads,
-            core.early, core.maybe, core.recovery, core.dup_due,
+            core.early, core.maybe, core.recovery, core.dup_due, core.waiting,
         ):  # fmt: skip
             due.pop(g, None)
         # packets that met its change to ERR and were not executed after all

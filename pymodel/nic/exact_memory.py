@@ -12,6 +12,7 @@ import numpy as np
 from pymodel.formats.cqe import CqeError
 from pymodel.nic.exact_atomic import Atomics
 from pymodel.nic.exact_core import NEVER, SETTLE, SLVERR, Core, Part, strobes
+from pymodel.nic.exact_queue import Queue
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.exact_retry import LAG, Retry
 from pymodel.nic.judge_entries import READ, WRITE, InboundWrite, Request
@@ -26,9 +27,9 @@ _QUEUES = (AxiId.INBOUND, AxiId.RESULT)
 class Memory(Part):
     """Everything at the memory port but CQEs and the accesses of the atomic unit."""
 
-    def __init__(self, core: Core, atomics: Atomics, regions: Regions, retry: Retry) -> None:
+    def __init__(self, core: Core, atomics: Atomics, regions: Regions, retry: Retry, receives: Queue) -> None:
         super().__init__(core)
-        self.atomics, self.regions, self.retry = atomics, regions, retry
+        self.atomics, self.regions, self.retry, self.receives = atomics, regions, retry, receives
 
     def store(self, r: Any) -> None:
         """A store by the program or the host."""
@@ -91,6 +92,8 @@ class Memory(Part):
         """Only announced WQEs, in order, no gap (nic.md 4)."""
         s = self.s
         g = self._ring_of(pe, addr, length)
+        if g < 0 and self.receives.read(pe, addr, length, since):
+            return
         if g < 0:
             self.find(Check.READ_FETCH, pe, "WQE fetch", "inside one SQ ring", f"{addr:#x}, {length} bytes")
             return
@@ -234,20 +237,21 @@ class Memory(Part):
                     self.atomics.overtaken(pe, entry, start, count)
                 return
             seen.add(entry.gq)
-        if ident == AxiId.RESULT and self.retry.written(pe, start):
+        taken = self.retry.written if ident == AxiId.RESULT else self.receives.written
+        if taken(pe, start):
             self.land(r)
             return
         due = next((e for e in queue if e.done < e.length), None)
         # taken as the due one at a wrong place, so that one fault gives one finding
-        taken = due if due is not None and count <= due.length - due.done else None
+        meant = due if due is not None and count <= due.length - due.done else None
         what, check = "inbound payload", Check.WRITE_OUTSIDE
         if ident == AxiId.RESULT:
             what, check = "result", Check.RESULT_OUTSIDE
         self.find(check, pe, f"{what} write",
                   f"{due.va + due.done:#x}, up to {due.length - due.done} bytes" if due else "none is due",
                   f"{start:#x}, {count} bytes", due.gq if due else -1, due.wqe if due else -1)  # fmt: skip
-        if taken is not None:
-            self._begin(taken, count, bursts)
+        if meant is not None:
+            self._begin(meant, count, bursts)
         else:
             bursts.append(None)
 
@@ -317,6 +321,8 @@ class Memory(Part):
             self.result_landed(g, entry.wqe)
         else:
             self.free_requests(pe, g)
+            if g in s.rq:
+                self.core.watch_room(int(s.q_rcq[g]), self.core.time)
 
     def free_requests(self, pe: int, g: int) -> None:
         """READs and atomics may execute when the WRITEs before them have their responses (nic.md 5)."""

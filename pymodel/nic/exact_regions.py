@@ -7,15 +7,21 @@ which. From then on no access under the old entry may come.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from pymodel.formats.cqe import CqeError
+from pymodel.nic import rules
 from pymodel.nic.context import MrContext
 from pymodel.nic.exact_core import Part
-from pymodel.nic.judge_entries import InboundWrite
+from pymodel.nic.judge_entries import InboundWrite, Message
 from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import RTS, WRITE
 from pymodel.nic.params import AsyncKind, Cnt
+
+#: what stands for a NAK code where a region goes: executed, or refused
+GOING: Final = -2
 
 
 class Regions(Part):
@@ -122,19 +128,51 @@ class Regions(Part):
         if done < s.w_first[row] + s.w_np[row]:
             self.core.fail(g, idx, int(CqeError.LOCAL_MR_REQ))
 
+    def allows(self, pe: int, key: int, remote: bool, right: rules.Right, va: int, size: int) -> int:
+        """0: the region allows it, 2: it does not, GOING: it did until a command that is not answered."""
+        verdict = rules.mr_check(self.s.mr_rows, key, remote, right, [va], [size], pe)
+        if int(verdict[0]) == rules.MrVerdict.OK:
+            return 0
+        return GOING if self.core.was_allowed(pe, key, remote, right, va, size) else 2
+
     # ------------------------------------------------------------------ responder
-    def refused(self, pe: int, g: int, number: int) -> bool:
-        """Whether a NAK 2 may speak of a WRITE packet because its region goes."""
-        return any(e.contested and e.gq == g and e.cum == number for e in self.s.inbound[pe])
+    def refused(self, pe: int, g: int, number: int, code: int) -> bool:
+        """Whether a NAK may speak of a packet because its region goes: 2 of a WRITE, 3 of a SEND."""
+        mine = (e for e in self.s.inbound[pe] if e.contested and e.gq == g and e.cum == number)
+        entry = next(mine, None)
+        if entry is None or code != self._nak_of(entry):
+            return False
+        self._spoil(entry)
+        return True
+
+    @staticmethod
+    def _nak_of(entry: InboundWrite) -> int:
+        return 2 if entry.message is None else 3
+
+    def _spoil(self, entry: InboundWrite) -> None:
+        """A packet was refused: its receive WQE says so, later ones flush."""
+        queue = self.s.rq.get(entry.gq)
+        for message in queue.messages if queue else ():
+            if message is entry.message:
+                message.code = int(CqeError.LOCAL_MR_RSP)
+            elif message.last < 0 or message.last >= entry.cum:
+                message.failed = True
+
+    def lost_buffer(self, pe: int, message: Message) -> None:
+        """A CQE says that the key of a buffer failed: did its region go before all was written?"""
+        entry = next((e for e in self.s.inbound[pe] if e.message is message and e.contested), None)
+        if entry is not None:
+            self._refuse(pe, entry)
 
     def _refuse(self, pe: int, entry: InboundWrite) -> None:
-        """A contested WRITE packet was refused: its NAK is due or has left."""
+        """A contested packet was refused: its NAK is due or has left."""
         s, g = self.s, entry.gq
+        self._spoil(entry)
         for other in s.inbound[pe]:
             if other.gq == g and other.cum >= entry.cum:
                 other.contested, other.optional = False, True
         if s.q_state[g] == RTS:
-            self.core.nak_due(g, entry.cum, 2)
+            self.core.nak_due(g, entry.cum, self._nak_of(entry))
             s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
             self.core.to_err(g, self.core.time)
 

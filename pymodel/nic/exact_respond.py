@@ -8,7 +8,7 @@ import numpy as np
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_atomic import Atomics
-from pymodel.nic.exact_core import MASK24, NEVER, Core, Part, signed24
+from pymodel.nic.exact_core import MASK24, NEVER, RNR_NAK, Core, Part, ends, signed24
 from pymodel.nic.exact_duplicates import Duplicates
 from pymodel.nic.exact_regions import Regions
 from pymodel.nic.exact_transmit import Transmit
@@ -17,7 +17,7 @@ from pymodel.nic.judge_records import Check
 from pymodel.nic.judge_state import RTS
 from pymodel.nic.params import AsyncKind, Cnt
 
-_NAK_TX = {0: Cnt.NAK_SEQ_TX, 1: Cnt.NAK_INV_TX, 2: Cnt.NAK_ACC_TX, 3: Cnt.NAK_OP_TX}
+_NAK_TX = {0: Cnt.NAK_SEQ_TX, 1: Cnt.NAK_INV_TX, 2: Cnt.NAK_ACC_TX, 3: Cnt.NAK_OP_TX, RNR_NAK: Cnt.RNR_TX}
 
 
 class Respond(Part):
@@ -44,6 +44,8 @@ class Respond(Part):
             return
         psn = int.from_bytes(frame[51:54], "big")
         self._skip_duplicates(pe, g, psn, opcode)
+        while not self.s.r_reads.get(g) and self.core.accept(g):
+            pass
         held = self.s.r_reads.get(g)
         if not held:
             self.find(Check.TX_UNEXPECTED, pe, "response packet", "no READ or atomic is held",
@@ -184,7 +186,7 @@ class Respond(Part):
     # ------------------------------------------------------------------ ACK, NAK
     def _before_writes(self, pe: int, g: int, c: int, what: str) -> None:
         """An answer left before the write responses of the inbound WRITEs that it stands for."""
-        wait = next((e for e in self.s.inbound[pe] if e.gq == g and e.cum <= c and not e.optional), None)
+        wait = self.core.missing(g, c)
         if wait is not None:
             state = f"{wait.done} of {wait.length} bytes written, {wait.unanswered} bursts without response"
             first = self.core.rq_psn(g, wait.cum)
@@ -199,6 +201,10 @@ class Respond(Part):
         self.transmit.compare(pe, g, -1, psn, expected, frame, len(expected) - 4, len(expected) - 4)
         executed = int(s.r_exp[g])
         c = executed + signed24(psn - executed - int(s.q_rq_psn[g]))
+        takes = syndrome in (frames.SYN_ACK, *range(0x61, 0x64))
+        # it tells of packets that wait for receive WQEs: they were taken
+        while c >= s.r_exp[g] + (not takes) and self.core.accept(g):
+            pass
         if syndrome != frames.SYN_ACK:
             self._nak(pe, g, psn, syndrome, msn, c)
         elif self._ack_psn(pe, g, psn, c):
@@ -224,12 +230,12 @@ class Respond(Part):
         """Whether an ACK speaks of a packet that was executed; it may go back only for a duplicate."""
         s = self.s
         executed, due = int(s.r_exp[g]), s.r_nak.get(g)
-        if due and not due[1] and due[0] <= c < executed:
-            # the expected packet came before the NAK 0 left: the newest response wins
-            s.r_nak_before.setdefault(g, set()).add(due[0])
+        if due and not ends(due[1]) and due[0] <= c < executed:
+            # the expected packet came before the NAK left: the newest response wins
+            s.r_nak_before.setdefault(g, set()).add(due)
             del s.r_nak[g]
             due = None
-        limit = due[0] if due and due[1] else executed
+        limit = due[0] if due and ends(due[1]) else executed
         if c >= limit:
             self.find(Check.ACK_PSN, pe, "ACK", f"below {self.core.rq_psn(g, limit):#08x}",
                       f"{psn:#08x}", g, psn=psn)  # fmt: skip
@@ -243,6 +249,8 @@ class Respond(Part):
         """A NAK of packet n: due since the packet came, or a held READ or atomic failed."""
         s = self.s
         code = syndrome & 31 if syndrome >> 5 == 3 else -1
+        if syndrome == frames.SYN_RNR << 5 | s.params.rnr_timer:
+            code = RNR_NAK
         held = s.r_reads.get(g, ())
         contested = next((e for e in held if code == 1 and e.contested and e.number == n), None)
         if contested is not None:
@@ -250,11 +258,12 @@ class Respond(Part):
         held = s.r_reads.get(g, ())
         head = held[0] if held and held[0].number + held[0].sent == n else None
         due, before = s.r_nak.get(g), s.r_nak_before.get(g, set())
-        ours = (n, code) == due or (code == 0 and n in before)
+        ours = (n, code) == due or (n, code) in before
         fails = (n, code) == self.core.maybe.get(g) or (head is not None and self._fails(pe, head, code))
-        fails |= code == 2 and self.regions.refused(pe, g, n)
+        fails |= code in (2, 3) and self.regions.refused(pe, g, n, code)
         if not ours and not fails:
-            want = f"code {due[1]} at PSN {self.core.rq_psn(g, due[0]):#08x}" if due else "none is due"
+            name = "RNR" if due and due[1] == RNR_NAK else f"code {due[1]}" if due else ""
+            want = f"{name} at PSN {self.core.rq_psn(g, due[0]):#08x}" if due else "none is due"
             self.find(Check.NAK, pe, f"NAK, syndrome {syndrome:#04x}", want, f"PSN {psn:#08x}", g, psn=psn)
             return
         if head is not None and head.kind != READ:
@@ -267,20 +276,22 @@ class Respond(Part):
             self._in_order(pe, g, n)
         if (n, code) == due:
             del s.r_nak[g]
-        before.discard(n)
+        before.discard((n, code))
         self.count(pe, _NAK_TX[code])
         low = high = self._msn_at(g, n - 1)
         if head is not None and head.kind != READ and code == 3:
             low = high = head.msn - 1
-        elif head is not None and code:
+        elif head is not None and ends(code):
             low, high = head.msn - (head.kind != READ or head.contested_key), int(s.r_msn[g])
         elif code == 3:
             # a bus error comes back when the request, and others after it, may have been counted
             high = int(s.r_msn[g]) + 1
         self._msn(pe, g, psn, msn, low, high)
         self._before_writes(pe, g, n - 1, "acknowledge")
-        self._names(g, n)
-        if code:
+        self._names(g, n - (code == RNR_NAK))
+        if code == RNR_NAK:
+            self._refused(g, psn)
+        if ends(code):
             if s.q_state[g] == RTS:
                 s.asyncs[pe].append((AsyncKind.QP_ERR, int(s.q_qpn[g])))
                 self.core.to_err(g, self.core.time)
@@ -295,6 +306,14 @@ class Respond(Part):
             self.core.failed.discard(g)
             if head is not None:
                 self.core.drop_requests(g, [head])
+
+    def _refused(self, g: int, psn: int) -> None:
+        """An RNR NAK left: what waits was refused, but for what came from another copy of the packet on."""
+        waiting = self.core.waiting.pop(g, [])
+        again = next((i for i, (got, *_) in enumerate(waiting) if i and got.psn == psn), len(waiting))
+        if again < len(waiting):
+            self.core.waiting[g] = waiting[again:]
+            self.s.r_nak_before.setdefault(g, set()).add((int(self.s.r_exp[g]), RNR_NAK))
 
     def _fails(self, pe: int, head: Request, code: int) -> bool:
         """Whether the oldest READ or atomic may end in this NAK though nobody knew when it came."""

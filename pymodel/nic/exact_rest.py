@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pymodel.nic.exact_core import Part
+from pymodel.nic.exact_core import RNR_NAK, Part, ends
 from pymodel.nic.judge_entries import READ, WRITE
 from pymodel.nic.judge_records import Check, Finding
 from pymodel.nic.judge_state import ERR, RESET, RTS
@@ -31,6 +31,13 @@ class Rest(Part):
                 row = s.row(g, idx)
                 add(Check.OUTSTANDING, g, idx, self.core.sq_psn(g, int(s.w_first[row])),
                     "completion", "a CQE" if s.w_ce[row] else "an ACK", self._waits_for(g, idx))  # fmt: skip
+        for g, receives in s.rq.items():
+            whole = receives.unwritten() if s.q_state[g] == RTS else receives.pi - receives.done
+            if s.q_state[g] == RESET or s.c_dead[s.q_rcq[g]]:
+                continue
+            for idx in range(receives.done, receives.done + whole):
+                state = "its message arrived" if s.q_state[g] == RTS else "the QP is in ERR"
+                add(Check.OUTSTANDING, g, idx, -1, "completion of a receive WQE", "a CQE", state)
         for g, packets in self.core.early.items():
             for idx, cycle, psn in packets:
                 add(Check.TX_EARLY, g, idx, psn, "request packet", f"after the fetch of WQE {idx}",
@@ -51,10 +58,11 @@ class Rest(Part):
                 add(Check.ACK_MISSING, g, -1, self.core.rq_psn(g, number), "duplicate", "an ACK", "none")
         for g, (number, code) in s.r_nak.items():
             if s.q_state[g] != RESET:
-                add(Check.NAK_MISSING, g, -1, self.core.rq_psn(g, number), "NAK", f"code {code}", "none")
+                nak = "RNR" if code == RNR_NAK else f"code {code}"
+                add(Check.NAK_MISSING, g, -1, self.core.rq_psn(g, number), "NAK", nak, "none")
         for g, held in s.r_reads.items():
             due = next((e for e in held if not e.optional), None)
-            if due is not None and s.q_state[g] != RESET and not (g in s.r_nak and s.r_nak[g][1]):
+            if due is not None and s.q_state[g] != RESET and not (g in s.r_nak and ends(s.r_nak[g][1])):
                 what = "READ responses" if due.kind == READ else "ATOMIC ACK"
                 add(Check.RESPONSE_MISSING, g, -1, self.core.rq_psn(g, due.number + due.sent), what,
                     f"{due.packets} packets", f"{due.sent} sent, {len(held)} requests are held")  # fmt: skip

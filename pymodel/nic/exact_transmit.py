@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 
+from pymodel.formats.wqe import WqeOp
 from pymodel.nic import judge_frames as frames
 from pymodel.nic import rules
 from pymodel.nic.exact_core import Core, Part, signed24
@@ -160,18 +161,26 @@ class Transmit(Part):
         mtu, length = int(s.q_mtu[g]), int(s.w_len[row])
         # a WQE that stops in the middle still is cut as a whole
         total = max(1, -(-length // mtu))
+        send, last = s.w_op[row] == WqeOp.SEND, k == total - 1
         opcode = (
             frames.WRITE_ONLY if total == 1
             else frames.WRITE_FIRST if k == 0
-            else frames.WRITE_LAST if k == total - 1
+            else frames.WRITE_LAST if last
             else frames.WRITE_MIDDLE
         )  # fmt: skip
-        ack_req = k == total - 1 or (k + 1) % s.params.ack_interval == 0
-        ext = reth if k == 0 else b""
+        ack_req = last or (k + 1) % s.params.ack_interval == 0
+        ext = reth if k == 0 and not send else b""
+        if send:
+            opcode -= frames.WRITE_FIRST - frames.SEND_FIRST
+        if last and s.w_imm[row]:
+            opcode += 1
+            ext += struct.pack(">I", int(s.w_data[row]))
+        # solicited: only where a receive WQE completes (wire.md 2)
+        se = int(last and bool(s.w_se[row]) and (send or bool(s.w_imm[row])))
         size = min(mtu, length - k * mtu)
         payload = self.core.look(pe, int(s.w_laddr[row]) + k * mtu, size)
         psn = self.core.sq_psn(g, int(s.w_first[row]) + k)
-        expected = frames.build(s.flows[g], opcode, psn, int(ack_req), ext, payload)
+        expected = frames.build(s.flows[g], opcode, psn, int(ack_req), ext, payload, se)
         return expected, idx, frames.BASE + len(ext), size, k == s.w_np[row] - 1 and not s.w_local[row]
 
     # ------------------------------------------------------------------ limits

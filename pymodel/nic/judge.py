@@ -218,7 +218,7 @@ class Judge:
         out[Cnt.WQE] = self.exact.completed(pe) + lost
         out[Cnt.CQE_DISCARD] += lost
         out[Cnt.ATOMIC] += self.exact.atomics.unanswered(pe)
-        reads, atomics = self.exact.receive.duplicates.dropped(pe)
+        reads, atomics = self.exact.requests.duplicates.dropped(pe)
         out[Cnt.READ] -= reads
         out[Cnt.RD_TOO_MANY] += reads
         if atomics:

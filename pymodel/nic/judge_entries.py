@@ -1,4 +1,5 @@
-"""What is under way inside a NIC, one small object each: payload on its way to memory, READs and atomics."""
+"""What is under way inside a NIC, one small object each: payload on its way to memory, READs and atomics,
+receive queues and the messages that they take."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class InboundWrite:
     """
 
     __slots__ = (
-        "contested", "cum", "done", "gq", "key", "length", "open", "optional", "payload", "pieces",
+        "contested", "cum", "done", "gq", "key", "length", "message", "open", "optional", "payload", "pieces",
         "unanswered", "va", "wqe",
     )  # fmt: skip
 
@@ -46,6 +47,8 @@ class InboundWrite:
         self.key = key  # rkey or lkey that allows it
         #: its region goes: the NIC may have judged it after the command, and then it is not written
         self.contested = False
+        #: SEND: the message, whose receive WQE's lkey allows it
+        self.message: Message | None = None
         self.done = 0  # bytes that AXI writes have covered
         self.unanswered = 0  # bursts without response
         #: (offset, bytes) of the bursts that are not visible yet, in order
@@ -113,3 +116,65 @@ class Execution:
         self.fault = False  # an error response
         #: requests that it can be the execution of, in order of arrival
         self.of: list[Request] = []
+
+
+class Slot:
+    """One posted receive WQE, as its slot stood at the doorbell."""
+
+    __slots__ = ("addr", "lkey", "size", "time")
+
+    def __init__(self, size: int, lkey: int, addr: int, time: int) -> None:
+        self.size, self.lkey, self.addr = size, lkey, addr
+        self.time = time  # cycle of the doorbell
+
+
+class Message:
+    """A SEND, or a WRITE with immediate, that has taken a receive WQE (nic.md 5)."""
+
+    __slots__ = (
+        "code", "failed", "imm", "index", "last", "length", "maybe", "op", "se", "slot", "time", "whole",
+        "with_imm",
+    )  # fmt: skip
+
+    def __init__(self, index: int, slot: Slot, op: int) -> None:
+        self.index, self.slot = index, slot
+        self.op = op  # msg_opcode of the sender's WQE
+        self.length = 0  # bytes, so far
+        self.imm = self.with_imm = self.se = 0
+        self.last = -1  # number of its last packet
+        self.time = 0  # cycle at which that arrived
+        self.whole = False  # it arrived
+        self.code = 0  # what its CQE must say; 0: no error of its own
+        self.failed = False  # its payload met a bus error: no code of its own, it flushes
+        self.maybe = False  # it met its QP's way to ERR: executed or flushed
+
+
+class ReceiveQueue:
+    """The receive queue of one QP. Indices run free from the start index; the NIC keeps 17 bits of them."""
+
+    __slots__ = (
+        "base", "depth", "done", "ended", "flushed", "gone", "messages", "pi", "slots", "start", "take",
+        "times",
+    )  # fmt: skip
+
+    def __init__(self, base: int, depth: int, start: int, gone: int = 0) -> None:
+        self.base, self.depth, self.start = base, depth, start
+        self.pi = self.take = self.done = start  # posted, taken by messages, with CQE
+        self.slots: dict[int, Slot] = {}  # posted WQEs without CQE
+        self.messages: deque[Message] = deque()  # messages without CQE, in order
+        self.times: deque[tuple[int, int]] = deque(maxlen=64)  # (index, cycle) of the last CQEs
+        self.flushed = False  # a flush CQE was written
+        self.ended = -1  # cycle of what sent the QP to ERR, -1: nothing
+        self.gone = gone  # receive WQEs completed before the last reset
+
+    def open(self) -> Message | None:
+        """The message that is being received."""
+        return self.messages[-1] if self.messages and not self.messages[-1].whole else None
+
+    def address(self, index: int) -> int:
+        """Of a slot."""
+        return self.base + 16 * (index % self.depth)
+
+    def unwritten(self) -> int:
+        """Messages that arrived and have no CQE."""
+        return sum(m.whole for m in self.messages)

@@ -19,8 +19,10 @@ from pymodel.nic.exact_core import Core, Part
 from pymodel.nic.exact_events import Events
 from pymodel.nic.exact_host import Host
 from pymodel.nic.exact_memory import Memory
+from pymodel.nic.exact_queue import Queue
 from pymodel.nic.exact_receive import Receive
 from pymodel.nic.exact_regions import Regions
+from pymodel.nic.exact_requests import Requests
 from pymodel.nic.exact_respond import Respond
 from pymodel.nic.exact_rest import Rest
 from pymodel.nic.exact_retry import Retry
@@ -40,12 +42,14 @@ class Exact(Part):
         self.atomics = Atomics(core, self.regions)
         self.events = Events(core)
         self.retry = Retry(core)
-        self.memory = Memory(core, self.atomics, self.regions, self.retry)
+        self.queue = Queue(core, self.regions)
+        self.memory = Memory(core, self.atomics, self.regions, self.retry, self.queue)
         self.complete = Complete(core, self.events, self.regions, self.retry)
-        self.host = Host(core, self.complete, self.events, self.regions)
+        self.host = Host(core, self.complete, self.events, self.regions, self.queue)
         self.transmit = Transmit(core, self.retry)
-        self.receive = Receive(core, self.memory, self.atomics, self.regions, self.retry)
-        self.respond = Respond(core, self.transmit, self.atomics, self.regions, self.receive.duplicates)
+        self.requests = Requests(core, self.memory, self.atomics, self.regions, self.queue)
+        self.receive = Receive(core, self.memory, self.regions, self.retry, self.requests)
+        self.respond = Respond(core, self.transmit, self.atomics, self.regions, self.requests.duplicates)
         self.rest = Rest(core)
         self._handlers: dict[int, Callable[[Any], None]] = {
             Kind.STORE: self.memory.store,
@@ -142,12 +146,14 @@ class Exact(Part):
         """Completions of a PE that overrun CQs swallowed; how many of them were flushed is open."""
         s = self.s
         lost = (s.q_pe == pe) & (s.q_cq >= 0) & s.c_dead[s.q_cq]
-        if lost.any():
+        taken = [q.pi - q.done for g, q in s.rq.items() if s.q_pe[g] == pe and s.c_dead[s.q_rcq[g]]]
+        if lost.any() or sum(taken):
             self.loose.update((pe, int(n)) for n in (Cnt.FLUSH, Cnt.CQ_OVERRUN))
-        return int((s.q_pi - s.q_ret)[lost].sum())
+        return int((s.q_pi - s.q_ret)[lost].sum()) + sum(taken)
 
     def completed(self, pe: int) -> int:
-        """Completed WQEs of a PE, silent ones and errors included."""
+        """Completed WQEs of a PE, receive WQEs, silent ones and errors included."""
         s = self.s
         mine = np.flatnonzero(s.q_pe == pe).tolist()
-        return sum(s.retired(g) - int(s.q_start[g]) + int(s.q_gone[g]) for g in mine)
+        received = sum(q.done - q.start + q.gone for g, q in s.rq.items() if s.q_pe[g] == pe)
+        return sum(s.retired(g) - int(s.q_start[g]) + int(s.q_gone[g]) for g in mine) + received

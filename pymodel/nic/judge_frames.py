@@ -23,7 +23,15 @@ ICRC: Final = 4
 #: rows that the vectorised compare looks at: all headers of a WRITE First or Only
 ROW: Final = BASE + RETH
 ETH: Final = 14
+SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY = 0x00, 0x01, 0x02, 0x04
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_ONLY = 0x06, 0x07, 0x08, 0x0A
+#: a Last or Only with immediate is the one without, plus 1
+SENDS: Final = frozenset(range(0x06))
+WRITES: Final = frozenset(range(0x06, 0x0C))
+IMMEDIATE: Final = frozenset((0x03, 0x05, 0x09, 0x0B))
+#: first and last packets of messages
+STARTS: Final = frozenset((0x00, 0x04, 0x05, 0x06, 0x0A, 0x0B))
+ENDS: Final = frozenset((0x02, 0x03, 0x04, 0x05, 0x08, 0x09, 0x0A, 0x0B))
 READ_REQUEST: Final = 0x0C
 READ_FIRST, READ_MIDDLE, READ_LAST, READ_ONLY = 0x0D, 0x0E, 0x0F, 0x10
 ACK: Final = 0x11
@@ -34,6 +42,8 @@ OPERANDS: Final = {
     CMP_SWAP: (8, 2), FETCH_ADD: (8, 2), MCAS64: (8, 4), MFA64: (8, 2), MCAS32: (4, 4), MFA32: (4, 2),
 }  # fmt: skip
 SYN_ACK: Final = 0x1F
+#: upper three bits of an RNR NAK's syndrome; the others are its timer code
+SYN_RNR: Final = 1
 #: extended header bytes by BTH opcode (wire.md 2, 3); absent: undefined opcode
 EXT: Final = {
     0x00: 0, 0x01: 0, 0x02: 0, 0x03: 4, 0x04: 0, 0x05: 4, 0x06: 16, 0x07: 0, 0x08: 0, 0x09: 4, 0x0A: 16,
@@ -66,6 +76,9 @@ def byte_name(offset: int, opcode: int) -> str:
         size, count = OPERANDS[opcode]
         layout += ((62, "AtomicETH VA"), (66, "AtomicETH R_Key"))
         layout += tuple((66 + size * (i + 1), f"AtomicETH {_OPERAND_NAMES[i]}") for i in range(count))
+    elif opcode in IMMEDIATE:
+        layout += _LAYOUT_RETH if EXT[opcode] > RETH else ()
+        layout += ((BASE + EXT[opcode], "ImmDt"),)
     elif EXT.get(opcode, 0) >= RETH:
         layout += _LAYOUT_RETH
     elif opcode in RESPONSES:
@@ -126,8 +139,8 @@ def checksum(header: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def header(flow: Flow, opcode: int, psn: int, ack_req: int, pad: int, body: int) -> bytes:
-    """Ethernet to BTH, 54 bytes; body: bytes of extended headers, payload and pad."""
+def header(flow: Flow, opcode: int, psn: int, ack_req: int, pad: int, body: int, se: int = 0) -> bytes:
+    """Ethernet to BTH, 54 bytes; body: bytes of extended headers, payload and pad; se: solicited event."""
     length = 20 + 8 + 12 + body + ICRC
     ip = struct.pack(
         ">BBHHHBBHII", 0x45, flow.tos, length, 0, 0x4000, flow.ttl, 17, 0, flow.src_ip, flow.dst_ip
@@ -139,7 +152,7 @@ def header(flow: Flow, opcode: int, psn: int, ack_req: int, pad: int, body: int)
         + b"\x08\x00"
         + ip
         + struct.pack(">HHHH", flow.sport, 4791, length - 20, 0)
-        + struct.pack(">BBHII", opcode, 0x40 | pad << 4, 0xFFFF, flow.peer_qpn, ack_req << 31 | psn)
+        + struct.pack(">BBHII", opcode, se << 7 | 0x40 | pad << 4, 0xFFFF, flow.peer_qpn, ack_req << 31 | psn)
     )
 
 
@@ -152,11 +165,13 @@ def icrc(frame: bytes) -> bytes:
     return zlib.crc32(frame[BASE:], zlib.crc32(masked)).to_bytes(4, "little")
 
 
-def build(flow: Flow, opcode: int, psn: int, ack_req: int, ext: bytes, payload: bytes = b"") -> bytes:
+def build(
+    flow: Flow, opcode: int, psn: int, ack_req: int, ext: bytes, payload: bytes = b"", se: int = 0
+) -> bytes:
     """A whole frame with pad and ICRC; ext: bytes between BTH and payload."""
     pad = -len(payload) & 3
     body = ext + payload + bytes(pad)
-    frame = header(flow, opcode, psn, ack_req, pad, len(body)) + body
+    frame = header(flow, opcode, psn, ack_req, pad, len(body), se) + body
     return frame + icrc(frame)
 
 
@@ -172,6 +187,12 @@ class Received:
     src_ip: int
     ext: bytes
     payload: bytes
+    se: int = 0
+
+    @property
+    def imm(self) -> int:
+        """The immediate, 0 where there is none."""
+        return int.from_bytes(self.ext[-4:], "big") if self.opcode in IMMEDIATE else 0
 
 
 def receive(frame: bytes, mac: int, ip: int) -> Received | Cnt:
@@ -213,7 +234,7 @@ def receive(frame: bytes, mac: int, ip: int) -> Received | Cnt:
         return Cnt.DROP_PKEY
     return Received(
         opcode, pad, dest & 0xFFFFFF, word >> 31, word & 0xFFFFFF, int.from_bytes(head[12:16], "big"),
-        frame[BASE : BASE + ext], frame[BASE + ext : end - pad],
+        frame[BASE : BASE + ext], frame[BASE + ext : end - pad], flags >> 7,
     )  # fmt: skip
 
 

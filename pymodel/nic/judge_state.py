@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pymodel.formats.arrays import I64, U8, U64, Rec
+from pymodel.formats.recv import RQ_INDEX_BITS
 from pymodel.host.table import PePlan
 from pymodel.nic import rules
 from pymodel.nic.context import CqContext, MrContext, QpContext
-from pymodel.nic.judge_entries import ATOMIC, READ, WRITE, Execution, InboundWrite, Request
+from pymodel.nic.judge_entries import ATOMIC, READ, WRITE, Execution, InboundWrite, ReceiveQueue, Request
 from pymodel.nic.judge_frames import Flow, FlowRows
 from pymodel.nic.judge_memory import GoldenMemory, Region
 from pymodel.nic.params import DEFAULT_PARAMS, Params
@@ -112,6 +113,7 @@ class State:
         self.q_max_rd = ints([x[2].max_rd_atomic for x in qps])  # READs and atomics outstanding at most
         self.r_max_rd = ints([x[2].max_dest_rd_atomic for x in qps])  # entries of the responder's table
         self.q_cq = ints([int(self.cq_lut[x[0], x[2].send_cq]) for x in qps])
+        self.q_rcq = ints([int(self.cq_lut[x[0], x[2].recv_cq]) for x in qps])
         self.q_bits = np.where(self.q_version == 1, 14, 18)
         self.flows = [self._flow(pe, qpn, ctx) for pe, qpn, ctx in qps]
         self._place_rings()
@@ -148,14 +150,20 @@ class State:
         self.r_va = np.zeros(nq, np.uint64)  # next address of the open message
         self.r_left = np.zeros(nq, np.int64)
         self.r_rkey = np.zeros(nq, np.int64)
+        self.r_len = np.zeros(nq, np.int64)  # DMA length of the open WRITE
+        self.r_send = np.zeros(nq, np.bool_)  # the open message is a SEND (exact engine)
+        #: g -> receive queue of the QPs that have one; only the exact engine looks at it
+        self.rq: dict[int, ReceiveQueue] = {}
+        for g in range(nq):
+            self.set_rq(g)
         self.r_req = np.full(nq, -1, np.int64)  # last packet with AckReq
         self.r_sent = np.full(nq, -1, np.int64)  # last packet that a response named
         self.r_ahead = np.zeros(nq, np.bool_)  # "NAK 0 sent" latch
         self.r_nak: dict[int, tuple[int, int]] = {}  # g -> (packet, code) of the NAK that is due
         #: g -> packet before the expected one at each of the last duplicates, which allows an ACK of it
         self.r_dup: dict[int, deque[int]] = {}
-        #: g -> packets of NAKs of code 0 that became due before another response and may be on their way out
-        self.r_nak_before: dict[int, set[int]] = {}
+        #: g -> NAKs 0 and RNR NAKs that became due before another response and may be on their way out
+        self.r_nak_before: dict[int, set[tuple[int, int]]] = {}
         #: g -> READs and atomics that the responder holds, in order of arrival = of PSNs. One goes when its
         #: last response left the NIC. No response with a PSN behind the first one's may leave
         self.r_reads: dict[int, deque[Request]] = {}
@@ -194,6 +202,8 @@ class State:
         self.w_land = np.zeros(total, np.int64)
         self.w_op = np.zeros(total, np.int64)
         self.w_imm = np.zeros(total, np.int64)
+        self.w_data = np.zeros(total, np.int64)  # immediate
+        self.w_se = np.zeros(total, np.bool_)
         self.w_ce = np.zeros(total, np.bool_)
         self.w_ceno = np.zeros(total, np.int64)  # number among the WQEs with ce, counted to here
         self.w_err = np.zeros(total, np.int64)  # code that its CQE must carry, 0: none yet
@@ -291,7 +301,7 @@ class State:
             ctx.mtu,
             14 if ctx.version == 1 else 18,
         )
-        self.q_cq[g] = self.cq_lut[pe, ctx.send_cq]
+        self.q_cq[g], self.q_rcq[g] = self.cq_lut[pe, ctx.send_cq], self.cq_lut[pe, ctx.recv_cq]
         self.q_start[g] = ctx.sq_start_index % (1 << int(self.q_bits[g]))
         if (ctx.sq_base, ctx.sq_depth) != (old.sq_base, old.sq_depth):
             self.q_base[g], self.q_depth[g] = ctx.sq_base, ctx.sq_depth
@@ -301,6 +311,14 @@ class State:
         if flow != self.flows[g]:
             self.flows[g] = flow
             self._name_flows()
+
+    def set_rq(self, g: int) -> None:
+        """A QP is set: its receive queue is empty, at its start index."""
+        ctx, old = self.qp_ctx[g], self.rq.pop(g, None)
+        gone = old.gone + old.done - old.start if old else 0
+        if ctx.rq_depth or old:
+            start = ctx.rq_start_index % (1 << RQ_INDEX_BITS)
+            self.rq[g] = ReceiveQueue(ctx.rq_base, ctx.rq_depth, start, gone)
 
     def _more_rows(self, g: int) -> None:
         """A deeper ring needs more rows, behind those of all others."""

@@ -65,6 +65,12 @@ def announce(
     low, high, remote, raddr, local, laddr = words
     op = (low & np.uint64(0xFF)).view(np.int64)
     with_imm = (low >> np.uint64(8) & np.uint64(1)).view(np.int64)
+    send = op == wqe.WqeOp.SEND
+    if (send | (with_imm != 0)).any():
+        if known_regular:
+            return False
+        # the local segment of a SEND is its only one (nic.md 5)
+        local, laddr = np.where(send, remote, local), np.where(send, raddr, laddr)
     ce = high & np.uint64(1 << 33) != 0
     length = (low >> np.uint64(32)).view(np.int64)
     err = np.zeros(g.size, np.int64)
@@ -125,6 +131,8 @@ def announce(
     state.w_land[rows] = np.where(kind == WRITE, packets, 0)
     state.w_op[rows] = op
     state.w_imm[rows] = with_imm
+    state.w_data[rows] = (high & np.uint64(0xFFFFFFFF)).view(np.int64)
+    state.w_se[rows] = high >> np.uint64(32) & np.uint64(1)
     state.w_ce[rows] = ce
     state.w_ceno[rows] = state.q_ce[g] + counted - (counted - ce)[start]
     state.w_err[rows] = err

@@ -54,6 +54,10 @@ class Params:
     #: cycles per unit of transport timer and of RNR wait (wire.md 5)
     timer_unit: int = 64
     rnr_unit: int = 64
+    #: timer code of RNR NAKs that this NIC sends, in units of 10 us (wire.md 3, 5)
+    rnr_timer: int = 1
+    #: received messages per QP whose CQE is not written yet; one more gets an RNR NAK (nic.md 5)
+    max_received: int = 16
     #: unacknowledged PSNs per QP stay below this (wire.md 5)
     psn_window: int = 1 << 22
 
@@ -117,6 +121,7 @@ class AsyncKind(IntEnum):
     CQ_OVERRUN = 2  # CQN
     CQE_BUS_ERR = 3  # CQN
     QP_ERR = 4  # QPN
+    RQ_OVERRUN = 5  # QPN
 
 
 class Cnt(IntEnum):
@@ -177,6 +182,7 @@ class Cnt(IntEnum):
     BUS_RESULT = 52
     ATOMIC = 53
     READ = 54
+    RNR_TX = 55
 
 
 def mtu_bytes(code: int) -> int:

@@ -68,7 +68,9 @@ package dp_pkg;
   /// packet that passed the checks which need no context (wire.md 1, up to the P_Key)
   typedef struct packed {
     logic [7:0]  bth;
+    logic        se;             // solicited event
     logic        ack_req;
+    logic [31:0] imm;            // ImmDt, where the opcode has one
     logic [23:0] dest_qpn;
     psn_t        psn;
     logic [31:0] src_ip;
@@ -101,6 +103,8 @@ package dp_pkg;
     logic [23:0] msn;            // MSN of the answer
     logic        msn_step;       // this packet counted: a write error takes it back
     logic        atomic;         // a table entry that starts is an atomic
+    logic        recv;           // a receive WQE gets its outcome
+    recv_done_t  got;            // outcome
   } rx_done_t;
 
   /// IPv4 + UDP + BTH
@@ -142,9 +146,29 @@ package dp_pkg;
     return op == BthCmpSwap || op == BthFetchAdd || (op >= 8'(BthMCas64) && op <= 8'(BthMFa32));
   endfunction
 
-  /// request opcodes whose payload the responder can write; the others are refused by NAK 1 until they are built
+  /// requests that carry payload: SEND and WRITE, with and without immediate
   function automatic logic is_write(input logic [7:0] op);
-    return op == BthWriteFirst || op == BthWriteMiddle || op == BthWriteLast || op == BthWriteOnly;
+    return op <= 8'(BthWriteOnlyImm);
+  endfunction
+
+  /// SEND
+  function automatic logic is_send(input logic [7:0] op);
+    return op <= 8'(BthSendOnlyImm);
+  endfunction
+
+  /// requests with immediate data
+  function automatic logic has_imm(input logic [7:0] op);
+    return op == BthSendLastImm || op == BthSendOnlyImm || op == BthWriteLastImm || op == BthWriteOnlyImm;
+  endfunction
+
+  /// the first packet of a SEND
+  function automatic logic opens_send(input logic [7:0] op);
+    return op == BthSendFirst || op == BthSendOnly || op == BthSendOnlyImm;
+  endfunction
+
+  /// packets that need a receive WQE (nic.md 5): a SEND when it begins, a WRITE with immediate when it ends
+  function automatic logic takes_recv(input logic [7:0] op);
+    return opens_send(op) || op == BthWriteLastImm || op == BthWriteOnlyImm;
   endfunction
 
   /// READ responses with an AETH; a Middle has none

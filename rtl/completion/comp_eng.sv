@@ -1,4 +1,4 @@
-// Completion engine (nic.md section 6): completes WQEs in posting order per QP, judges CQ doorbells and lets completions
+// Completion engine (nic.md section 6): completes WQEs in posting order per QP and queue, judges CQ doorbells and lets completions
 // that wait for CQ room time out. An operation takes three cycles (pick, read the QP, decide with the CQ) and the next
 // one is picked while one is decided, so that two cycles are its cost. A completion without room waits aside
 // (comp_pend) and blocks nobody.
@@ -30,6 +30,10 @@ module comp_eng
   input  logic [NumQp-1:0] stop_i,
   /// a WQE of the QP failed
   input  qp_err_evt_t [4:0] fail_i,
+  /// RQ doorbell accepted
+  input  rq_move_t         rq_db_i,
+  /// outcomes of receive WQEs
+  input  recv_evt_t        recv_i,
   /// CQ doorbell
   input  logic             db_cq_valid_i,
   /// its CQ
@@ -82,6 +86,8 @@ module comp_eng
   output cqe_job_t         cqe_o,
   /// WQE retired
   output qp_idx_t          retire_o,
+  /// receive WQE retired
+  output rq_move_t         rq_retire_o,
   /// a WQE failed and its QP has to go to ERR
   output qp_err_evt_t      err_o,
   /// QPs whose failed WQE completed: nothing starts on them any more
@@ -92,13 +98,14 @@ module comp_eng
   output cnt_inc_t         cnt_o
 );
   typedef enum logic [1:0] {StPick, StQp, StCq} state_e;
-  typedef enum logic [1:0] {OpComplete, OpDoorbell, OpTimer} op_e;
+  typedef enum logic [1:0] {OpComplete, OpReceive, OpDoorbell, OpTimer} op_e;
   typedef enum logic [1:0] {WhatNone, WhatGood, WhatFail, WhatFlush} what_e;
 
   // per QP: completed a failed WQE; flush has begun
-  logic [NumQp-1:0] dead_q, flush_q, ready;
+  logic [NumQp-1:0] dead_q, flush_q, ready, recv_ready;
   // per CQ: some completion waits for room
-  logic [NumCq-1:0] full;
+  logic [NumCq-1:0] full, send_full, recv_full;
+  logic [1:0]       waiter_reset;
 
   state_e           state_q;
   op_e              op_q, op;
@@ -107,16 +114,21 @@ module comp_eng
   logic [22:0]      ci_q;
   logic [1:0]       arm_q;
   logic             db_turn_q;       // the doorbell gave way last, or a completion went last
+  logic             recv_turn_q;     // a WQE of a send queue went last
   logic [3:0]       timer_q;         // every 16 cycles one waiting CQ is looked at
   logic             timer_due;
 
-  logic             comp_valid, comp_take, scan_valid, scan_take, start;
-  qp_t              comp_qpi;
+  logic             send_valid, recv_valid, comp_valid, comp_take, recv_take, scan_valid, scan_take, start;
+  qp_t              send_qpi, recv_qpi;
   cq_t              scan_cqn;
 
+  logic             is_recv, recv_has, recv_more, recv_flush, recv_version2, send_version2;
+  rq_idx_t          recv_idx;
+  recv_done_t       got;
   logic             version2, more, acked, next_acked;
   logic             more_q, acked_q, next_acked_q;
-  cq_t              send_cq;
+  cq_t              send_cq, recv_cq, cq;
+  logic [16:0]      logical;
   // a pick in the cycle of a decision changes these one cycle later
   idx_t             ri, ri_next;
   qp_idx_t          moved;
@@ -127,18 +139,41 @@ module comp_eng
   logic [63:0]      cq_addr;
   logic [1:0]       verdict;
   what_e            what;
-  logic [7:0]       code;
+  logic [7:0]       code, opcode;
+  logic             with_imm, se;
   logic [255:0]     cqe;
 
   // ---------------------------------------------------------------- pick
-  comp_pend i_pend (
-    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .dead_i(dead_q), .drain_i, .db_i, .una_i, .fail_i,
-    .ready_o(ready), .take_i(comp_take), .take_qpi_i(comp_qpi), .again_i(go && again), .block_i(block),
-    .qpi_i(qpi_q), .cqn_i(send_cq), .room_i(db_take && ci_moves), .room_cqn_i(cqn_q), .overrun_i, .full_o(full)
+  qp_err_evt_t [5:0] send_evt;
+  qp_err_evt_t       sq_db, rq_db, recv_evt;
+  assign send_evt[0]   = '{valid: una_i.valid, qpi: una_i.qpi};
+  assign send_evt[5:1] = fail_i;
+  assign recv_evt      = '{valid: recv_i.ends, qpi: recv_i.qpi};
+  assign sq_db         = '{valid: db_i.valid, qpi: db_i.qpi};
+  assign rq_db         = '{valid: rq_db_i.valid, qpi: rq_db_i.qpi};
+  comp_pend #(.NumEvt(6)) i_pend (
+    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .dead_i(dead_q), .drain_i, .db_i(sq_db),
+    .evt_i(send_evt), .ready_o(ready), .take_i(comp_take), .take_qpi_i(send_qpi),
+    .again_i(go && again && !is_recv), .block_i(block && !is_recv),
+    .qpi_i(qpi_q), .cqn_i(cq), .room_i(db_take && ci_moves), .room_cqn_i(cqn_q), .overrun_i, .full_o(send_full),
+    .waiter_reset_o(waiter_reset[0]), .anew_i(waiter_reset != '0)
   );
-  rr_pick #(.Num(NumQp)) i_comp (
-    .clk_i, .rst_ni, .req_i(ready), .take_i(comp_take), .valid_o(comp_valid), .idx_o(comp_qpi)
+  comp_pend #(.NumEvt(1)) i_recv_pend (
+    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .dead_i(dead_q), .drain_i,
+    .db_i(rq_db), .evt_i(recv_evt),
+    .ready_o(recv_ready), .take_i(recv_take), .take_qpi_i(recv_qpi),
+    .again_i(go && again && is_recv), .block_i(block && is_recv),
+    .qpi_i(qpi_q), .cqn_i(cq), .room_i(db_take && ci_moves), .room_cqn_i(cqn_q), .overrun_i, .full_o(recv_full),
+    .waiter_reset_o(waiter_reset[1]), .anew_i(waiter_reset != '0)
   );
+  assign full = send_full | recv_full;
+  rr_pick #(.Num(NumQp)) i_send (
+    .clk_i, .rst_ni, .req_i(ready), .take_i(comp_take), .valid_o(send_valid), .idx_o(send_qpi)
+  );
+  rr_pick #(.Num(NumQp)) i_recv (
+    .clk_i, .rst_ni, .req_i(recv_ready), .take_i(recv_take), .valid_o(recv_valid), .idx_o(recv_qpi)
+  );
+  assign comp_valid = send_valid || recv_valid;
   rr_pick #(.Num(NumCq)) i_scan (
     .clk_i, .rst_ni, .req_i(timer_due ? full : '0), .take_i(scan_take), .valid_o(scan_valid), .idx_o(scan_cqn)
   );
@@ -151,40 +186,52 @@ module comp_eng
       start = 1'b1;
       if (scan_valid) op = OpTimer;
       else if (db_cq_valid_i && (db_turn_q || !comp_valid || !cqe_room_i)) op = OpDoorbell;
-      else if (comp_valid && cqe_room_i) op = OpComplete;
+      else if (comp_valid && cqe_room_i) op = (recv_valid && (recv_turn_q || !send_valid)) ? OpReceive : OpComplete;
       else start = 1'b0;
     end
   end
   assign comp_take     = start && (op == OpComplete);
+  assign recv_take     = start && (op == OpReceive);
   assign scan_take     = start && (op == OpTimer);
   assign db_cq_ready_o = start && (op == OpDoorbell);
 
   // ---------------------------------------------------------------- read the QP
-  assign moved = '{valid: go, qpi: qpi_q, idx: ri_next};
+  assign moved = '{valid: go && !is_recv, qpi: qpi_q, idx: ri_next};
   comp_qp i_qp (
-    .clk_i, .rst_ni, .ctx_i, .db_i, .una_i, .retire_i(moved), .take_i(comp_take), .qpi_i(comp_qpi),
-    .version2_o(version2), .send_cq_o(send_cq), .ri_o(ri), .ri_next_o(ri_next), .more_o(more), .acked_o(acked),
+    .clk_i, .rst_ni, .ctx_i, .db_i, .una_i, .retire_i(moved), .take_i(comp_take), .qpi_i(send_qpi),
+    .version2_o(send_version2), .send_cq_o(send_cq), .ri_o(ri), .ri_next_o(ri_next), .more_o(more), .acked_o(acked),
     .next_acked_o(next_acked)
   );
   assign rec_en_o  = comp_take;
-  assign rec_qpi_o = comp_qpi;
+  assign rec_qpi_o = send_qpi;
 
   assign entry_en_o   = (state_q == StQp) && (op_q == OpComplete);
   assign entry_qpi_o  = qpi_q;
   assign entry_slot_o = ri[SlotW-1:0];
   assign rec_slot_o   = ri[SlotW-1:0];
 
+  recv_pend i_received (
+    .clk_i, .rst_ni, .ctx_i, .qp_err_i, .db_i(rq_db_i), .evt_i(recv_i), .take_i(recv_take), .take_qpi_i(recv_qpi),
+    .version2_o(recv_version2), .recv_cq_o(recv_cq), .idx_o(recv_idx),
+    .entry_en_i((state_q == StQp) && is_recv), .qpi_i(qpi_q), .entry_o(got), .has_o(recv_has), .more_o(recv_more),
+    .flush_o(recv_flush), .retire_i(go && is_recv)
+  );
+
+  assign is_recv  = (op_q == OpReceive);
+  assign version2 = is_recv ? recv_version2 : send_version2;
+  assign cq       = is_recv ? recv_cq : send_cq;
+  assign logical  = is_recv ? recv_idx : idx_logical(ri, version2);
   cq_state i_cq (
     .clk_i, .rst_ni, .ctx_i,
-    .rd_en_i(state_q == StQp), .rd_cqn_i((op_q == OpComplete) ? send_cq : cqn_q),
-    .logical_i(idx_logical(ri, version2)),
+    .rd_en_i(state_q == StQp), .rd_cqn_i((op_q inside {OpComplete, OpReceive}) ? cq : cqn_q),
+    .logical_i(logical),
     .room_o(cq_room), .addr_o(cq_addr), .owner_o(cq_owner), .stride32_o(cq_stride32), .push_i(push),
     .db_ci_i(ci_q), .db_verdict_o(verdict), .db_moves_o(ci_moves), .db_take_i(db_take)
   );
 
   // when the CQ first refused a completion since its consumer index moved last
   ctx_ram #(.T(logic [47:0]), .Depth(NumCq)) i_since (
-    .clk_i, .wr_en_i(block && !full[send_cq]), .wr_addr_i(send_cq), .wr_data_i(time_i),
+    .clk_i, .wr_en_i(block && !full[cq]), .wr_addr_i(cq), .wr_data_i(time_i),
     .rd_en_i(state_q == StQp), .rd_addr_i(cqn_q), .rd_data_o(since)
   );
 
@@ -201,15 +248,19 @@ module comp_eng
       else if (qp_err_i[qpi_q] || dead_q[qpi_q]) what = WhatFlush;
       else if (failed_i) what = WhatFail;
     end
+    if (decide && is_recv) begin
+      if (recv_has) what = (got.code == CqeOk) ? WhatGood : WhatFail;
+      else if (recv_flush) what = WhatFlush;
+    end
     unique case (what)
-      WhatFail:  code = code_i;
+      WhatFail:  code = is_recv ? got.code : code_i;
       WhatFlush: code = CqeFlush;
       default:   code = CqeOk;
     endcase
   end
 
-  assign overrun = overrun_i[send_cq];
-  assign need    = (what == WhatFail) || (what == WhatFlush) || (what == WhatGood && entry_i.wqe.ce);
+  assign overrun = overrun_i[cq];
+  assign need    = (what == WhatFail) || (what == WhatFlush) || (what == WhatGood && (is_recv || entry_i.wqe.ce));
   assign block   = need && !overrun && !cq_room;
   assign go      = (what != WhatNone) && !block;
   assign push    = go && need && !overrun;
@@ -218,13 +269,21 @@ module comp_eng
   assign kill    = go && (what == WhatFail || (discard && what == WhatGood));
   assign db_take = decide && (op_q == OpDoorbell) && (verdict == 2'd0);
   // look at the QP once more only if its next WQE can have an outcome already
-  assign again   = next_acked_q || stop_i[qpi_q] || kill || what == WhatFlush || qp_err_i[qpi_q];
+  assign again   = (is_recv ? recv_more : (next_acked_q || stop_i[qpi_q])) || kill || what == WhatFlush ||
+                   qp_err_i[qpi_q];
 
+  // a receive WQE that failed has nothing of its message in its CQE
+  always_comb begin
+    opcode   = entry_i.wqe.opcode;
+    with_imm = entry_i.wqe.with_imm;
+    if (is_recv) {opcode, with_imm} = {7'd0, got.write, got.with_imm};
+    if (what == WhatFlush || (is_recv && code != CqeOk)) {opcode, with_imm} = '0;
+  end
+  assign se = is_recv && code == CqeOk && got.se;
   cqe_format i_format (
-    .version2_i(version2), .qpi_i(qpi_q), .code_i(code),
-    .opcode_i((what == WhatFlush) ? 8'd0 : entry_i.wqe.opcode),
-    .with_imm_i((what != WhatFlush) && entry_i.wqe.with_imm),
-    .len_i(entry_i.wqe.len), .idx_i(ri), .time_i, .owner_i(cq_owner), .cqe_o(cqe)
+    .version2_i(version2), .qpi_i(qpi_q), .recv_i(is_recv), .code_i(code), .opcode_i(opcode), .with_imm_i(with_imm),
+    .imm_i((is_recv && with_imm) ? got.imm : '0), .se_i(se),
+    .len_i(is_recv ? got.len : entry_i.wqe.len), .idx_i(logical), .time_i, .owner_i(cq_owner), .cqe_o(cqe)
   );
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -233,7 +292,7 @@ module comp_eng
       flush_q <= '0;
     end else begin
       if (kill) dead_q[qpi_q] <= 1'b1;
-      if (go && (kill || what == WhatFlush)) flush_q[qpi_q] <= 1'b1;
+      if (go && (kill || what == WhatFlush) && !is_recv) flush_q[qpi_q] <= 1'b1;
       if (ctx_i.qp_set || ctx_i.qp_reset) begin
         dead_q[ctx_i.qpi]  <= 1'b0;
         flush_q[ctx_i.qpi] <= 1'b0;
@@ -251,6 +310,7 @@ module comp_eng
       ci_q              <= '0;
       arm_q             <= '0;
       db_turn_q         <= 1'b0;
+      recv_turn_q       <= 1'b0;
       timer_q           <= '0;
       more_q            <= 1'b0;
       acked_q           <= 1'b0;
@@ -261,6 +321,7 @@ module comp_eng
       timeout_cqn_o     <= '0;
       cqe_valid_o       <= 1'b0;
       retire_o          <= '0;
+      rq_retire_o       <= '0;
       err_o             <= '0;
       cnt_o             <= '0;
     end else begin
@@ -276,12 +337,13 @@ module comp_eng
       endcase
       if (start) begin
         op_q  <= op;
-        qpi_q <= comp_qpi;
+        qpi_q <= (op == OpReceive) ? recv_qpi : send_qpi;
         cqn_q <= (op == OpTimer) ? scan_cqn : db_cq_cqn_i;
         ci_q  <= db_cq_ci_i;
         arm_q <= db_cq_arm_i;
         if (op == OpTimer) timer_q <= '0;
-        else db_turn_q <= (op == OpComplete);
+        else db_turn_q <= (op inside {OpComplete, OpReceive});
+        if (op inside {OpComplete, OpReceive}) recv_turn_q <= (op == OpComplete);
       end
 
       db_cq_rsp_valid_o <= decide && (op_q == OpDoorbell);
@@ -289,7 +351,8 @@ module comp_eng
       timeout_valid_o   <= decide && (op_q == OpTimer) && full[cqn_q] && (time_i - since > {16'd0, cq_wait_i});
       timeout_cqn_o     <= cqn_q;
       cqe_valid_o       <= push;
-      retire_o          <= '{valid: go, qpi: qpi_q, idx: ri_next};
+      retire_o          <= moved;
+      rq_retire_o       <= '{valid: go && is_recv, qpi: qpi_q, idx: recv_idx + 17'd1};
       err_o             <= '{valid: kill, qpi: qpi_q};
       cnt_o             <= '0;
       if (go) begin
@@ -304,7 +367,7 @@ module comp_eng
   always_ff @(posedge clk_i) begin
     if (push) begin
       cqe_o <= '{
-        addr: cq_addr, stride32: cq_stride32, payload: cqe, cqn: send_cq, qpi: qpi_q, solicit: (code != CqeOk)
+        addr: cq_addr, stride32: cq_stride32, payload: cqe, cqn: cq, qpi: qpi_q, solicit: se || code != CqeOk
       };
     end
   end
@@ -313,7 +376,7 @@ module comp_eng
   assign arm_cqn_o     = cqn_q;
   assign arm_solicit_o = arm_q[0];
   assign dead_o        = dead_q;
-  assign drain_busy_o  = (state_q != StPick) && (op_q == OpComplete) && (qpi_q == drain_i.qpi);
+  assign drain_busy_o  = (state_q != StPick) && (op_q inside {OpComplete, OpReceive}) && (qpi_q == drain_i.qpi);
 
   // a CQE needs a part of the entry only
   logic unused;

@@ -1,10 +1,13 @@
-// Which QPs may have something to complete. Every event that can change the fate of a QP's oldest WQE sets the QP's bit; the
-// pick takes the bit away, so that an event in any later cycle brings the QP back. A QP whose CQ is full waits aside
+// Which QPs may have something to complete: of their send or of their receive queues. Every event that can change the fate
+// of a QP's oldest WQE sets the QP's bit; the pick takes the bit away, so that an event in any later cycle brings the QP back. A QP whose CQ is full waits aside
 // until some CQ makes room or is lost.
 module comp_pend
   import rnic_pkg::*;
-  import req_pkg::*;
-(
+#(
+  /// kinds of events
+  parameter int unsigned NumEvt = 1
+) (
+
   /// clock
   input  logic              clk_i,
   /// asynchronous reset, active low
@@ -19,12 +22,10 @@ module comp_pend
   input  logic [NumQp-1:0]  dead_i,
   /// QP of a reset that waits
   input  qp_err_evt_t       drain_i,
-  /// SQ doorbell accepted
-  input  qp_idx_t           db_i,
-  /// acknowledged position moved
-  input  qp_pos_t           una_i,
-  /// a WQE of the QP failed
-  input  qp_err_evt_t [4:0] fail_i,
+  /// doorbell accepted
+  input  qp_err_evt_t       db_i,
+  /// WQEs of a QP have their outcome
+  input  qp_err_evt_t [NumEvt-1:0] evt_i,
   /// QPs to look at
   output logic [NumQp-1:0]  ready_o,
   /// a QP is picked
@@ -46,19 +47,23 @@ module comp_pend
   /// CQs that take no CQE until programmed again
   input  logic [NumCq-1:0]  overrun_i,
   /// CQs for whose room some completion waits
-  output logic [NumCq-1:0]  full_o
+  output logic [NumCq-1:0]  full_o,
+  /// a QP that waits is reset
+  output logic              waiter_reset_o,
+  /// all waiting starts anew
+  input  logic              anew_i
 );
   // per QP: may have something to complete; waits for room
   logic [NumQp-1:0] pend_q, wait_q, err_q, set;
   // per CQ: some completion waits for room
   logic [NumCq-1:0] full_q, lost;
-  logic             made_room, waiter_reset, wake_all;
+  logic             made_room, wake_all;
 
   assign full_o       = full_q;
   assign made_room    = room_i && full_q[room_cqn_i];
   assign lost         = overrun_i & full_q;
-  assign waiter_reset = ctx_i.qp_reset && wait_q[ctx_i.qpi];
-  assign wake_all     = made_room || (lost != '0) || waiter_reset;
+  assign wake_all     = made_room || (lost != '0) || anew_i;
+  assign waiter_reset_o = ctx_i.qp_reset && wait_q[ctx_i.qpi];
 
   always_comb begin
     ready_o = pend_q & (qp_rts_i | qp_err_i);
@@ -67,8 +72,7 @@ module comp_pend
 
   always_comb begin
     set = (qp_err_i & ~err_q) | (wake_all ? wait_q : '0);
-    if (una_i.valid) set[una_i.qpi] = 1'b1;
-    for (int unsigned i = 0; i < 5; i++) if (fail_i[i].valid) set[fail_i[i].qpi] = 1'b1;
+    for (int unsigned i = 0; i < NumEvt; i++) if (evt_i[i].valid) set[evt_i[i].qpi] = 1'b1;
     if (db_i.valid && (qp_err_i[db_i.qpi] || dead_i[db_i.qpi])) set[db_i.qpi] = 1'b1;
     if (again_i) set[qpi_i] = 1'b1;
   end
@@ -95,11 +99,11 @@ module comp_pend
         pend_q[ctx_i.qpi] <= 1'b0;
         wait_q[ctx_i.qpi] <= 1'b0;
       end
-      // the reset QP may have been the one that a CQ's waiting time counts for: all waiting starts anew
-      if (waiter_reset) full_q <= '0;
+      // a QP that is reset may have been the one that a CQ's waiting time counts for
+      if (anew_i) full_q <= '0;
     end
   end
 
   logic unused;
-  assign unused = &{1'b0, ctx_i, db_i.idx, una_i};
+  assign unused = &{1'b0, ctx_i};
 endmodule

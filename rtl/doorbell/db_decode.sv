@@ -33,6 +33,18 @@ module db_decode
     output qp_t              db_sq_qpi_o,
     /// its new producer index
     output idx_t             db_sq_pi_o,
+    /// accepted RQ doorbell with new work, one cycle, cannot be refused
+    output logic             db_rq_valid_o,
+    /// its QP
+    output qp_t              db_rq_qpi_o,
+    /// its new producer index
+    output rq_idx_t          db_rq_pi_o,
+    /// the first index of an RQ that is not retired moves
+    input  logic             rq_retire_valid_i,
+    /// its QP
+    input  qp_t              rq_retire_qpi_i,
+    /// the new first index
+    input  rq_idx_t          rq_retire_idx_i,
     /// the first index of a QP that is not retired moves
     input  logic             retire_valid_i,
     /// that QP
@@ -88,8 +100,9 @@ module db_decode
   // ---------------------------------------------------------------- memories
   logic read;
   db_ctx_t ctx_rd;
-  idx_t prod_rd, retired_rd, current, retired;
-  logic [NumQp-1:0] prod_live_q, retired_live_q;  // 0: not moved since the QP was set, the start index holds
+  idx_t current, retired;
+  rq_idx_t rq_current, rq_retired;
+  logic move;
   db_verdict_t verdict;
 
   assign qry_ready_o = st_q == StIdle && !req_valid_i;
@@ -107,6 +120,8 @@ module db_decode
           version2: ctx_i.qp.version2,
           sq_log: ctx_i.qp.sq_log,
           start: ctx_i.qp.sq_start,
+          rq_log: ctx_i.qp.rq_log,
+          rq_start: ctx_i.qp.rq_start[16:0],
           send_cq: ctx_i.qp.send_cq,
           recv_cq: ctx_i.qp.recv_cq
       }),
@@ -115,52 +130,46 @@ module db_decode
       .rd_data_o(ctx_rd)
   );
 
-  ctx_ram #(
-      .T    (idx_t),
-      .Depth(NumQp)
-  ) u_prod (
+  assign move = st_q == StJudge && verdict.act.move;
+
+  db_index u_sq (
       .clk_i,
-      .wr_en_i(st_q == StJudge && verdict.act.move),
-      .wr_addr_i(qpi_q),
-      .wr_data_i(verdict.index),
-      .rd_en_i(read),
-      .rd_addr_i(qpi_d),
-      .rd_data_o(prod_rd)
+      .rst_ni,
+      .set_i(ctx_i.qp_set),
+      .set_qpi_i(ctx_i.qpi),
+      .read_i(read),
+      .read_qpi_i(qpi_d),
+      .qpi_i(qpi_q),
+      .start_i(ctx_rd.start),
+      .move_i(move && reg_q == DbSq),
+      .move_idx_i(verdict.index),
+      .retire_valid_i,
+      .retire_qpi_i,
+      .retire_idx_i,
+      .current_o(current),
+      .retired_o(retired)
   );
 
-  ctx_ram #(
-      .T    (idx_t),
-      .Depth(NumQp)
-  ) u_retired (
+  db_index #(
+      .T(rq_idx_t)
+  ) u_rq (
       .clk_i,
-      .wr_en_i(retire_valid_i),
-      .wr_addr_i(retire_qpi_i),
-      .wr_data_i(retire_idx_i),
-      .rd_en_i(read),
-      .rd_addr_i(qpi_d),
-      .rd_data_o(retired_rd)
+      .rst_ni,
+      .set_i(ctx_i.qp_set),
+      .set_qpi_i(ctx_i.qpi),
+      .read_i(read),
+      .read_qpi_i(qpi_d),
+      .qpi_i(qpi_q),
+      .start_i(ctx_rd.rq_start),
+      .move_i(move && reg_q == DbRq),
+      .move_idx_i(verdict.index[16:0]),
+      .retire_valid_i(rq_retire_valid_i),
+      .retire_qpi_i(rq_retire_qpi_i),
+      .retire_idx_i(rq_retire_idx_i),
+      .current_o(rq_current),
+      .retired_o(rq_retired)
   );
 
-  always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) begin
-      prod_live_q    <= '0;
-      retired_live_q <= '0;
-    end else begin
-      if (st_q == StJudge && verdict.act.move) prod_live_q[qpi_q] <= 1'b1;
-      if (retire_valid_i) retired_live_q[retire_qpi_i] <= 1'b1;
-      if (ctx_i.qp_set) begin
-        prod_live_q[ctx_i.qpi]    <= 1'b0;
-        retired_live_q[ctx_i.qpi] <= 1'b0;
-      end
-    end
-  end
-
-  assign current = prod_live_q[qpi_q] ? prod_rd : ctx_rd.start;
-  // a WQE that retires in this very cycle is not outstanding any more
-  always_comb begin
-    if (retire_valid_i && retire_qpi_i == qpi_q) retired = retire_idx_i;
-    else retired = retired_live_q[qpi_q] ? retired_rd : ctx_rd.start;
-  end
   assign qry_prod_o = current;
   assign qry_retired_o = retired & idx_mask(ctx_rd.version2);
 
@@ -169,7 +178,8 @@ module db_decode
     verdict = '{act: '0, cnt: CntDbStale, index: '0};
     if (st_q == StJudge) begin
       verdict = judge(
-          partial_q, page_q, reg_q, data_q, qp_rts_i[qpi_q] || qp_err_i[qpi_q], ctx_rd, current, retired
+          partial_q, page_q, reg_q, data_q, qp_rts_i[qpi_q] || qp_err_i[qpi_q], ctx_rd, current, retired,
+          rq_current, rq_retired
       );
     end
   end
@@ -197,9 +207,9 @@ module db_decode
   assign done_o = st_q != StIdle && st_d == StIdle;
 
   // ---------------------------------------------------------------- effects
-  logic sq_valid_q, overrun_q;
+  logic sq_valid_q, rq_valid_q, rq_reg_q, overrun_q;
   qp_t  eff_qpi_q;
-  idx_t sq_pi_q;
+  idx_t pi_q;
   cnt_inc_t cnt_q;
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -211,13 +221,17 @@ module db_decode
       data_q     <= '0;
       qpi_q      <= '0;
       sq_valid_q <= 1'b0;
-      sq_pi_q    <= '0;
+      rq_valid_q <= 1'b0;
+      rq_reg_q   <= 1'b0;
+      pi_q       <= '0;
       eff_qpi_q  <= '0;
       overrun_q  <= 1'b0;
       cnt_q      <= '0;
     end else begin
       st_q       <= st_d;
-      sq_valid_q <= verdict.act.move;
+      sq_valid_q <= verdict.act.move && reg_q == DbSq;
+      rq_valid_q <= verdict.act.move && reg_q == DbRq;
+      rq_reg_q   <= reg_q == DbRq;
       overrun_q  <= verdict.act.overrun;
       cnt_q      <= '0;
       if (read) qpi_q <= qpi_d;
@@ -228,7 +242,7 @@ module db_decode
         data_q    <= req_data_i;
       end
       if (st_q == StJudge) begin
-        sq_pi_q   <= verdict.index;
+        pi_q      <= verdict.index;
         eff_qpi_q <= qpi_q;
         if (verdict.act.overrun || verdict.act.ignored) cnt_q[verdict.cnt] <= 1'b1;
       end
@@ -239,9 +253,16 @@ module db_decode
 
   assign db_sq_valid_o = sq_valid_q;
   assign db_sq_qpi_o = eff_qpi_q;
-  assign db_sq_pi_o = sq_pi_q;
+  assign db_sq_pi_o = pi_q;
+  assign db_rq_valid_o = rq_valid_q;
+  assign db_rq_qpi_o = eff_qpi_q;
+  assign db_rq_pi_o = pi_q[16:0];
   assign err_o = '{valid: overrun_q, qpi: eff_qpi_q};
-  assign async_o = '{valid: overrun_q, kind: AsyncSqOverrun, number: 24'(eff_qpi_q) + 24'(FirstQpn)};
+  assign async_o = '{
+          valid: overrun_q,
+          kind: rq_reg_q ? AsyncRqOverrun : AsyncSqOverrun,
+          number: 24'(eff_qpi_q) + 24'(FirstQpn)
+      };
   assign cnt_o = cnt_q;
 
   logic unused;

@@ -11,14 +11,16 @@ package db_pkg;
     logic       version2;
     logic [4:0] sq_log;
     idx_t       start;
+    logic [4:0] rq_log;   // 0: no receive queue, a depth of 1 is none
+    rq_idx_t    rq_start;
     cq_t        send_cq;
     cq_t        recv_cq;
   } db_ctx_t;
 
   /// what a doorbell does; at most one bit is set, none: it is accepted and brings no work
   typedef struct packed {
-    logic move;      // SQ: the producer index becomes the new one
-    logic overrun;   // SQ: beyond the ring, the QP goes to ERR
+    logic move;      // SQ, RQ: the producer index becomes the new one
+    logic overrun;   // SQ, RQ: beyond the ring, the QP goes to ERR
     logic cq;        // CQ: completion decides
     logic ignored;   // only counted, see cnt
   } db_act_t;
@@ -26,7 +28,7 @@ package db_pkg;
   typedef struct packed {
     db_act_t act;
     cnt_e    cnt;    // event to count where act.overrun or act.ignored
-    idx_t    index;  // SQ: new producer index
+    idx_t    index;  // SQ, RQ: new producer index
   } db_verdict_t;
 
   /// index mask of a format version: V2 18 bits, V1 14 bits
@@ -34,13 +36,11 @@ package db_pkg;
     return version2 ? '1 : 18'h03fff;
   endfunction
 
-  /// SQ index rules for a doorbell that belongs to its page
-  function automatic db_verdict_t judge_index(idx_t index, idx_t current, idx_t retired, logic version2,
-                                              logic [4:0] log);
+  /// index rules for a doorbell that belongs to its page; mask: width of the index
+  function automatic db_verdict_t judge_index(idx_t index, idx_t current, idx_t retired, idx_t mask, logic [4:0] log);
     db_verdict_t verdict;
-    idx_t mask, ahead, outstanding, half;
-    mask = idx_mask(version2);
-    half = version2 ? 18'h20000 : 18'h02000;
+    idx_t ahead, outstanding, half;
+    half = (mask >> 1) + 18'd1;
     ahead = (index - current) & mask;
     outstanding = (current - retired) & mask;
     verdict = '{act: '0, cnt: CntDbStale, index: index};
@@ -61,7 +61,8 @@ package db_pkg;
   // verilator lint_off UNUSEDSIGNAL
   /// whole judgement, in this order: partial, no such QP, QP in RESET, not the page's, low bits, index
   function automatic db_verdict_t judge(logic partial, logic [15:0] page, logic [1:0] register, logic [63:0] data,
-                                        logic live, db_ctx_t ctx, idx_t current, idx_t retired);
+                                        logic live, db_ctx_t ctx, idx_t current, idx_t retired,
+                                        rq_idx_t rq_current, rq_idx_t rq_retired);
     db_verdict_t verdict;
     logic own;
     unique case (register)
@@ -82,10 +83,14 @@ package db_pkg;
       if (data[2:0] != '0) verdict.cnt = CntDbPid;
       else
         verdict = judge_index(
-            data[20:3] & idx_mask(ctx.version2), current, retired, ctx.version2, ctx.sq_log
+            data[20:3] & idx_mask(ctx.version2), current, retired, idx_mask(ctx.version2), ctx.sq_log
         );
     end else if (register == DbRq) begin
-      verdict.cnt = CntDbRq;  // no receive queue yet
+      if (ctx.rq_log == '0) verdict.cnt = CntDbRq;
+      else
+        verdict = judge_index(
+            18'(data[16:0]), 18'(rq_current), 18'(rq_retired), 18'h1ffff, ctx.rq_log
+        );
     end else begin
       verdict.act = '{cq: 1'b1, default: '0};
     end

@@ -41,7 +41,6 @@ module wqe_decode
   logic [4:0]   ds_want;
   logic [31:0]  msg_want, seg_want, rem_len;
   logic         len_bad;
-  logic         built;
 
   assign opcode     = data_i[7:0];
   assign with_imm   = data_i[8];
@@ -102,9 +101,6 @@ module wqe_decode
     endcase
   end
 
-  // The one place that says which valid requests this version executes; the others count as unknown opcodes.
-  assign built = (cls == ClsWrite && !with_imm) || cls == ClsRead || cls == ClsAtomic;
-
   // Operands from byte 48 on, big-endian; 4-byte operations have all of theirs in the first segment. An unmasked
   // fetch-and-add goes out with 0 in the place of compare (wire.md 2), whatever stands in the slot.
   amo_t amo;
@@ -152,7 +148,7 @@ module wqe_decode
 
     if (bus_err_i) wqe_o.err = CqeWqeDma;
     else if (id_index != idx_logical(idx_i, version2_i) || id_low != 3'd0) wqe_o.err = CqeWqeFormat;
-    else if (cls == ClsBad || !built) wqe_o.err = CqeWqeFormat;
+    else if (cls == ClsBad) wqe_o.err = CqeWqeFormat;
     else if (with_imm && (cls == ClsRead || cls == ClsAtomic)) wqe_o.err = CqeWqeFormat;
     else if (in_line != (cls == ClsAtomic)) wqe_o.err = CqeWqeFormat;
     else if (ds_num != ds_want) wqe_o.err = CqeWqeFormat;

@@ -98,6 +98,13 @@ module requester
   /// response
   input  rsp_evt_t         rsp_i,
 
+  /// RQ doorbell accepted
+  input  rq_move_t         rq_db_i,
+  /// outcomes of receive WQEs
+  input  recv_evt_t        recv_i,
+  /// receive WQE retired
+  output rq_move_t         rq_retire_o,
+
   /// CQE write request
   output logic             cqe_req_valid_o,
   /// CQE write request accepted
@@ -247,7 +254,7 @@ module requester
 
   comp_eng i_comp_eng (
     .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .drain_i, .cq_wait_i, .time_i, .db_i(db), .una_i(una),
-    .stop_i(stop | fail_local), .fail_i(fails),
+    .stop_i(stop | fail_local), .fail_i(fails), .rq_db_i, .recv_i, .rq_retire_o,
     .db_cq_valid_i, .db_cq_cqn_i, .db_cq_ci_i, .db_cq_arm_i, .db_cq_ready_o, .db_cq_rsp_valid_o, .db_cq_rsp_o,
     .arm_valid_o(arm_valid), .arm_cqn_o(arm_cqn), .arm_solicit_o(arm_solicit), .overrun_i(overrun),
     .timeout_valid_o(timeout_valid), .timeout_cqn_o(timeout_cqn),

@@ -49,9 +49,11 @@ module tx_form
 );
   tx_job_t    job;
   logic [2:0] count;
-  logic       fetches, unused_ready;
+  logic       fetches, send, imm, unused_ready;
 
   assign fetches = op_fetches(wqe_i.opcode);
+  assign send    = (wqe_i.opcode == WqeSend);
+  assign imm     = last_i && wqe_i.with_imm;
   assign room_o  = (count <= 3'd2);
 
   always_comb begin
@@ -61,13 +63,13 @@ module tx_form
       job.slot     = slot_i;
       job.psn      = psn_i;
       job.ack_req  = last_i || (num_i == 4'(AckInterval - 1));
-      job.has_reth = (first_i || fetches) && !op_atomic(wqe_i.opcode);
+      job.has_reth = (first_i || fetches) && !op_atomic(wqe_i.opcode) && !send;
       job.raddr    = wqe_i.raddr + 64'(off_i);
       job.rkey     = wqe_i.rkey;
       job.dma_len  = wqe_i.len - off_i;
-      job.has_imm  = last_i && wqe_i.with_imm;
+      job.has_imm  = imm;
       job.imm      = wqe_i.imm;
-      job.se       = last_i && wqe_i.with_imm && wqe_i.se;
+      job.se       = last_i && (send || wqe_i.with_imm) && wqe_i.se;
       job.laddr    = laddr_i;
       job.pay_len  = pay_i;
       job.amo      = wqe_i.amo;
@@ -79,11 +81,19 @@ module tx_form
         WqeMFa64:  job.bth = BthMFa64;
         WqeMCas32: job.bth = BthMCas32;
         WqeMFa32:  job.bth = BthMFa32;
+        WqeSend: begin
+          unique case ({first_i, last_i})
+            2'b11:   job.bth = imm ? BthSendOnlyImm : BthSendOnly;
+            2'b10:   job.bth = BthSendFirst;
+            2'b01:   job.bth = imm ? BthSendLastImm : BthSendLast;
+            default: job.bth = BthSendMiddle;
+          endcase
+        end
         default: begin
           unique case ({first_i, last_i})
-            2'b11:   job.bth = BthWriteOnly;
+            2'b11:   job.bth = imm ? BthWriteOnlyImm : BthWriteOnly;
             2'b10:   job.bth = BthWriteFirst;
-            2'b01:   job.bth = BthWriteLast;
+            2'b01:   job.bth = imm ? BthWriteLastImm : BthWriteLast;
             default: job.bth = BthWriteMiddle;
           endcase
         end

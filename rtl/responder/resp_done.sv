@@ -31,6 +31,8 @@ module resp_done
     input  logic             b_valid_i,
     /// it reports an error
     input  logic             b_err_i,
+    /// receive WQEs get their outcome
+    output recv_evt_t        recv_o,
     /// something is due
     output logic             due_valid_o,
     /// it is taken
@@ -51,6 +53,13 @@ module resp_done
       .out_valid_o(head_valid), .out_ready_i(!due || due_ready_i), .out_o(head), .out_qpi_o(unused_qpi),
       .out_failed_o(failed)
   );
+
+  // a receive WQE whose message could not be written has no outcome of its own: it is flushed
+  assign recv_o = '{
+      begins: done_valid_i && done_i.recv, begins_qpi: done_i.qpi,
+      ends: head_valid && head.recv && (!due || due_ready_i), good: !failed && !dead_i[head.qpi], qpi: head.qpi,
+      done: head.got
+  };
 
   assign due         = !dead_i[head.qpi] && (head.ack || head.start || failed);
   assign due_valid_o = head_valid && due;

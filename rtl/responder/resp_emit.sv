@@ -27,6 +27,8 @@ module resp_emit
     output logic         execute_o,
     /// a request takes the QP to ERR
     output logic         fatal_o,
+    /// it takes a receive WQE
+    output logic         recv_take_o,
     /// expected data is taken
     output logic         take_o,
     /// expected data fails its WQE
@@ -55,13 +57,15 @@ module resp_emit
   logic        request, refused, write, again;
   logic [12:0] page_end;
   logic [1:0]  bursts;
-  logic [7:0]  fail;
+  logic [7:0]  fail, code;
 
   assign request   = valid_i && act_i.kind inside {ActWrite, ActRead, ActAtomic};
   assign execute_o = request && mr_ok_i && !act_i.dup;
   assign again     = (request && mr_ok_i && act_i.dup) || (valid_i && act_i.kind == ActSaved);
   assign refused   = request && !mr_ok_i;
-  assign fatal_o   = refused || (valid_i && act_i.kind == ActInvalid);
+  assign fatal_o   = refused || (valid_i && act_i.kind inside {ActInvalid, ActRemOp});
+  assign code      = (refused && act_i.send) ? CqeRecvMr : act_i.code;
+  assign recv_take_o = execute_o && act_i.take;
   assign fail      = (act_i.fail != CqeOk || mr_ok_i) ? act_i.fail : CqeLocalMr;
   assign take_o    = valid_i && act_i.kind == ActData && fail == CqeOk;
   assign fail_o    = valid_i && act_i.kind == ActData && fail != CqeOk;
@@ -92,18 +96,27 @@ module resp_emit
       done_o.msn      = execute_o ? next_i.msn : state_i.msn;
       done_o.msn_step = execute_o && next_i.msn != state_i.msn;
       done_o.bursts   = bursts;
+      done_o.recv     = (execute_o && act_i.recv) || (fatal_o && code != CqeOk);
+      if (done_o.recv) begin
+        done_o.got = '{
+            code: execute_o ? CqeOk : code, write: !act_i.send, with_imm: has_imm(hdr_i.bth), se: hdr_i.se,
+            imm: hdr_i.imm, len: next_i.len
+        };
+      end
       unique case (act_i.kind)
         ActDuplicate: done_o.psn = state_i.psn - 24'd1;
         ActAhead: begin
           done_o.syndrome = SynNakSeq;
           done_o.psn      = state_i.psn;
         end
-        ActInvalid: done_o.syndrome = SynNakInv;
-        default:    if (refused) done_o.syndrome = SynNakAcc;
+        ActInvalid:  done_o.syndrome = SynNakInv;
+        ActRemOp:    done_o.syndrome = SynNakOp;
+        ActNotReady: done_o.syndrome = SynRnr;
+        default:     if (refused) done_o.syndrome = act_i.send ? SynNakOp : SynNakAcc;
       endcase
     end
   end
-  assign done_valid_o = done_o.ack || done_o.start || done_o.bursts != '0;
+  assign done_valid_o = done_o.ack || done_o.start || done_o.recv || done_o.bursts != '0;
 
   assign entry_valid_o = done_o.start;
   always_comb begin
@@ -143,7 +156,8 @@ module resp_emit
       cnt_o[CntDuplicate]    = act_i.dup;
       cnt_o[CntPsnAhead]     = act_i.kind == ActAhead;
       // so that exactly one counter shows each frame (nic.md 7)
-      cnt_o[CntRxPacket]     = (request || act_i.kind inside {ActResponse, ActData, ActInvalid}) && !act_i.dup;
+      cnt_o[CntRxPacket]     = !act_i.dup && (request || act_i.kind inside {ActResponse, ActData, ActInvalid, ActRemOp,
+                                                                            ActNotReady});
       cnt_o[CntRdTooMany]    = act_i.too_many;
       cnt_o[CntAtomicNoSave] = act_i.no_save;
       cnt_o[CntRead]         = done_o.start && act_i.kind == ActRead;

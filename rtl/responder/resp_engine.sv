@@ -227,6 +227,7 @@ module resp_engine
       cnt_o[CntNakInvTx] = ack_o.syndrome == SynNakInv;
       cnt_o[CntNakAccTx] = ack_o.syndrome == SynNakAcc;
       cnt_o[CntNakOpTx]  = ack_o.syndrome == SynNakOp;
+      cnt_o[CntRnrTx]    = ack_o.syndrome == SynRnr;
     end
   end
 endmodule

@@ -19,9 +19,11 @@ package resp_pkg;
     logic [23:0] msn;
     logic        nak_sent;       // NAK 0 sent for the expected PSN
     logic        in_message;     // a message of several packets is under way
+    logic        send;           // it is a SEND
     logic [63:0] addr;           // where its next byte goes
-    logic [31:0] left;           // its bytes still to come
-    logic [31:0] rkey;
+    logic [31:0] left;           // its bytes still to come; SEND: bytes left in the receive buffer
+    logic [31:0] key;            // rkey; SEND: lkey of the receive buffer
+    logic [31:0] len;            // its bytes; SEND: those that came
   } resp_state_t;
 
   /// places in a QP's table: MaxInflight READs and atomics that come for the first time, and as many duplicates
@@ -30,7 +32,7 @@ package resp_pkg;
   /// number of an entry, modulo twice the places
   typedef logic [SlotW+1:0] place_t;
 
-  typedef enum logic [3:0] {
+  typedef enum logic [4:0] {
     ActNone,
     ActDropQp,
     ActDropIpSrc,
@@ -42,7 +44,9 @@ package resp_pkg;
     ActDuplicate,                // WRITE or SEND: an ACK; READ or atomic: dropped
     ActAhead,
     ActInvalid,                  // NAK 1
-    ActWrite,                    // WRITE, READ or atomic, if its region allows it (else NAK 2)
+    ActRemOp,                    // NAK 3
+    ActNotReady,                 // RNR NAK
+    ActWrite,                    // SEND, WRITE, READ or atomic, if its region allows it (else NAK 2, SEND: NAK 3)
     ActRead,                     // dup: once more
     ActAtomic,
     ActSaved                     // duplicate of an atomic, answered from its saved result
@@ -54,6 +58,11 @@ package resp_pkg;
     logic        too_many;       // no place in the table: ActInvalid, or a duplicate that is dropped
     logic        dup;            // behind the expected PSN: the state of the QP stays
     logic        no_save;        // duplicate of an atomic whose result is not saved
+    // receive queue
+    logic        send;           // ActWrite into the receive buffer
+    logic        take;           // takes the next receive WQE, if it is executed
+    logic        recv;           // ends a message that has a receive CQE
+    logic [7:0]  code;           // ActInvalid, ActRemOp: what is wrong with the receive WQE, if that is
     // region check: key, right and range, or (not whole) only the key
     logic        remote;
     right_e      right;
@@ -68,6 +77,15 @@ package resp_pkg;
     logic [12:0] len;            // bytes to write
     logic [5:0]  off;            // lane of the first one in the buffered beats
   } resp_act_t;
+
+  /// next receive WQE of a QP
+  typedef struct packed {
+    rq_idx_t     idx;
+    logic        err;            // it could not be read
+    logic [31:0] len;
+    logic [31:0] lkey;
+    logic [63:0] addr;
+  } rq_wqe_t;
 
   /// a READ or atomic that was accepted
   typedef struct packed {
@@ -119,11 +137,6 @@ package resp_pkg;
     logic        found;          // an atomic with this PSN is one of the `depth` newest
     logic        ready;          // and it was executed: its result is saved
   } resp_seen_t;
-
-  /// WRITE and SEND opcodes: their duplicates are acknowledged
-  function automatic logic is_write_or_send(input logic [7:0] op);
-    return op <= 8'(BthWriteOnlyImm);
-  endfunction
 
   /// packets of `len` bytes at an MTU code: at least one
   function automatic psn_t packets_of(input logic [31:0] len, input logic [2:0] mtu);

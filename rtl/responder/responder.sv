@@ -39,6 +39,20 @@ module responder
     input  logic             rsp_fail_valid_i,
     /// its QP
     input  qp_t              rsp_fail_qpi_i,
+    /// QPs of whose receive queue something changed
+    input  logic [NumQp-1:0] rq_marked_i,
+    /// QPs whose next message has a receive WQE
+    input  logic [NumQp-1:0] rq_ready_i,
+    /// QPs whose next receive WQE was read
+    input  logic [NumQp-1:0] rq_loaded_i,
+    /// read the next receive WQE of a QP
+    output logic             rq_look_o,
+    /// that QP
+    output qp_t              rq_look_qpi_o,
+    /// next receive WQE, one cycle later
+    input  rq_wqe_t          rq_next_i,
+    /// a message takes a receive WQE
+    output rq_move_t         rq_take_o,
     /// packet whose place in the table or saved result is asked for
     output resp_ask_t        ask_o,
     /// what is known of it
@@ -82,7 +96,8 @@ module responder
   expect_t     expect_entry;
   psn_t        expect_psn;
 
-  logic        p1_q, p2_q, p3_q, known_q, fresh_q1;
+  logic        p1_q, p2_q, p3_q, known_q, fresh_q1, rq_ready_q, in_rts, rq_wait, recv_take;
+  rq_idx_t     p2_rq_q, p3_rq_q;
   qp_t         p1_qpi_q, p2_qpi_q, p3_qpi_q;
   rx_hdr_t     p1_hdr_q, p2_hdr_q, p3_hdr_q;
   logic [2:0]  p2_mtu_q, p3_mtu_q;
@@ -100,9 +115,14 @@ module responder
   assign hazard  = (p1_q && p1_qpi_q == qpi) || (p2_q && p2_qpi_q == qpi) || (p3_q && p3_qpi_q == qpi);
   // inbound data of a QP becomes visible in PSN order: a WRITE waits for the atomics before it
   assign amo_look_qpi_o = qpi;
-  assign behind  = amo_look_i && is_write(hdr_i.bth) && known && qp_rts_i[qpi] && !nak_q[qpi] && !dead_i[qpi] &&
-                   !(drain_i.valid && drain_i.qpi == qpi);
-  assign start   = hdr_valid_i && room_i && !hazard && !behind;
+  assign in_rts  = known && qp_rts_i[qpi] && !nak_q[qpi] && !dead_i[qpi] && !(drain_i.valid && drain_i.qpi == qpi);
+  assign behind  = in_rts && amo_look_i && is_write(hdr_i.bth);
+  // a message that needs a receive WQE waits while it is not known whether there is one, a SEND until it was read
+  assign rq_wait = in_rts && takes_recv(hdr_i.bth) &&
+                   (rq_marked_i[qpi] || (rq_ready_i[qpi] && !rq_loaded_i[qpi] && is_send(hdr_i.bth)));
+  assign start   = hdr_valid_i && room_i && !hazard && !behind && !rq_wait;
+  assign rq_look_o     = start;
+  assign rq_look_qpi_o = qpi;
   assign hdr_ready_o = start;
 
   assign set_ctx = '{
@@ -151,7 +171,8 @@ module responder
       .expect_i(expect_entry), .psn_i(expect_psn), .act_o(rsp_act)
   );
   resp_rules i_rules (
-      .valid_i(p1_q), .hdr_i(p1_hdr_q), .live_i(live), .ctx_i(ctx), .state_i(state), .seen_i, .rsp_i(rsp_act),
+      .valid_i(p1_q), .hdr_i(p1_hdr_q), .live_i(live), .ctx_i(ctx), .state_i(state), .seen_i,
+      .rq_ready_i(rq_ready_q), .rq_i(rq_next_i), .rsp_i(rsp_act),
       .act_o(act), .next_o(next)
   );
 
@@ -193,6 +214,7 @@ module responder
       p1_qpi_q <= qpi;
       known_q  <= known;
       fresh_q1 <= fresh_q[qpi];
+      rq_ready_q <= rq_ready_i[qpi];
     end
     if (p1_q) begin
       p2_hdr_q <= p1_hdr_q;
@@ -201,6 +223,7 @@ module responder
       act_q    <= act;
       next_q   <= next;
       state_q  <= state;
+      p2_rq_q  <= rq_next_i.idx + 17'd1;
     end
     if (p2_q) begin
       p3_hdr_q <= p2_hdr_q;
@@ -210,6 +233,7 @@ module responder
       act_qq   <= act_q;
       next_qq  <= next_q;
       state_qq <= state_q;
+      p3_rq_q  <= p2_rq_q;
     end
   end
 
@@ -218,13 +242,15 @@ module responder
       .valid_i(p3_q), .qpi_i(p3_qpi_q), .hdr_i(p3_hdr_q), .act_i(act_qq),
       .mr_ok_i(mr_valid && (act_qq.whole ? mr_ok : mr_key_ok)), .mtu_i(p3_mtu_q), .state_i(state_qq), .next_i(next_qq),
       .tell_ahead_i(tell_ahead), .value_i(saved_q),
-      .execute_o(execute), .fatal_o(fatal), .take_o(take), .fail_o(fail), .move_valid_o, .move_o,
-      .done_valid_o, .done_o, .entry_valid_o, .entry_o, .rsp_valid_o, .rsp_o, .rsp_bursts_o, .cnt_o
+      .execute_o(execute), .fatal_o(fatal), .recv_take_o(recv_take), .take_o(take), .fail_o(fail),
+      .move_valid_o, .move_o, .done_valid_o, .done_o, .entry_valid_o, .entry_o, .rsp_valid_o, .rsp_o, .rsp_bursts_o,
+      .cnt_o
   );
   assign move_addr_o = act_qq.addr;
+  assign rq_take_o   = '{valid: recv_take, qpi: p3_qpi_q, idx: p3_rq_q};
 
   always_comb begin
-    write_en    = execute || (p3_q && act_qq.kind == ActAhead);
+    write_en    = execute || (p3_q && act_qq.kind inside {ActAhead, ActNotReady});
     write_state = next_qq;
     if (!execute) write_state.nak_sent = 1'b1;
   end

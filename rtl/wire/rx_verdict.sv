@@ -112,12 +112,14 @@ module rx_verdict
     return amo;
   endfunction
 
-  // payload of WRITEs and READ responses is kept, and of an ATOMIC acknowledge its only beat; SEND payload has no target yet
+  // payload of requests and READ responses is kept, and of an ATOMIC acknowledge its only beat
   always_comb begin
     hdr_o = '0;
     if (valid_i) begin
       hdr_o.bth      = op;
+      hdr_o.se       = head_i[8*29+7];
       hdr_o.ack_req  = head_i[8*36+7];
+      hdr_o.imm      = be32((op == BthWriteOnlyImm) ? head_i[8*56+:32] : head_i[8*40+:32]);
       hdr_o.dest_qpn = be24(head_i[8*33+:24]);
       hdr_o.psn      = be24(head_i[8*37+:24]);
       hdr_o.src_ip   = be32(head_i[8*12+:32]);

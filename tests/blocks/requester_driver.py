@@ -48,6 +48,7 @@ BENCH = {
         "rtl/fetch/wqe_decode.sv",
         "rtl/fetch/fetch_eng.sv",
         "rtl/completion/cqe_format.sv",
+        "rtl/completion/recv_pend.sv",
         "rtl/completion/cq_state.sv",
         "rtl/completion/comp_qp.sv",
         "rtl/completion/comp_pend.sv",

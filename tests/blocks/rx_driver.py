@@ -19,6 +19,7 @@ BENCH = {
         "rtl/memory/*.sv",
         "rtl/wire/*.sv",
         "rtl/responder/*.sv",
+        "rtl/receive/*.sv",
         "rtl/atomic/*.sv",
         "rtl/datapath.sv",
         "tests/blocks/sv/axi_ram_model.sv",

@@ -32,6 +32,7 @@ BENCH = {
         "rtl/completion/cq_state.sv",
         "rtl/completion/comp_qp.sv",
         "rtl/completion/comp_pend.sv",
+        "rtl/completion/recv_pend.sv",
         "rtl/completion/comp_eng.sv",
         "rtl/completion/cqe_writer.sv",
         "rtl/completion/cq_event.sv",
@@ -86,6 +87,9 @@ class Cqe:
     ts: int
     opcode: int
     wqe_id: int
+    receive: int = 0
+    imm: int = 0
+    se: int = 0
 
 
 class Bench:
@@ -100,6 +104,7 @@ class Bench:
         self.qps: dict[int, Qp] = {}
         self.cqes: list[Cqe] = []
         self.retired: list[tuple[int, int]] = []
+        self.received: list[tuple[int, int]] = []
         self.errors: list[int] = []
         self.asyncs: list[tuple[int, int, int]] = []
         self.events: list[int] = []
@@ -158,6 +163,10 @@ class Bench:
             if int(dut.retire_valid_o.value):
                 qp = int(dut.retire_qpi_o.value)
                 self.retired.append((qp, int(dut.retire_idx_o.value)))
+                self.retire_count[qp] += 1
+            if int(dut.rq_retire_valid_o.value):
+                qp = int(dut.rq_retire_qpi_o.value)
+                self.received.append((qp, int(dut.rq_retire_idx_o.value)))
                 self.retire_count[qp] += 1
             if int(dut.err_valid_o.value):
                 self.errors.append(int(dut.err_qpi_o.value))
@@ -219,6 +228,9 @@ class Bench:
             data >> 128 & (1 << 48) - 1,
             data >> 192 & 0xFF,
             data >> 204 & 0xFFFFF if v2 else data >> 176 & 0xFFFF,
+            data >> 26 & 1,
+            data >> 32 & 0xFFFFFFFF,
+            data >> 24 & 1,
         )
         again = (
             got.code
@@ -228,6 +240,7 @@ class Bench:
             | got.ts << 128
             | got.opcode << 192
         )
+        again |= got.se << 24 | got.receive << 26 | got.imm << 32
         again |= got.wqe_id << (204 if v2 else 176) | got.owner << 255
         assert data == again, f"CQ {cqn}: reserved bits {data ^ again:#x}"
         if not cq.ignore:
@@ -266,7 +279,9 @@ class Bench:
             cq_start_i=start % (1 << 32),
         )
 
-    async def qp(self, qp: int, cqn: int, version: int = 2, start: int = 0, recv: int = 63) -> None:
+    async def qp(
+        self, qp: int, cqn: int, version: int = 2, start: int = 0, recv: int = 63, rq_start: int = 0
+    ) -> None:
         """Program a QP, RTS from the next cycle on."""
         self.qps[qp] = Qp(version, start, cqn)
         self.retire_count[qp] = self.offered[qp] = 0
@@ -277,6 +292,7 @@ class Bench:
             qp_start_i=start,
             qp_send_cq_i=cqn,
             qp_recv_cq_i=recv,
+            qp_rq_start_i=rq_start,
         )
         await self.state(qp, "rts")
 

@@ -48,6 +48,7 @@ BENCH = {
         "rtl/context/stage_ram.sv",
         "rtl/context/qp_state.sv",
         "rtl/context/ctx_cmd.sv",
+        "rtl/doorbell/db_index.sv",
         "rtl/doorbell/db_decode.sv",
         "rtl/host_front.sv",
         "tests/blocks/sv/csr_bench.sv",

@@ -23,12 +23,14 @@ BENCH = {
         "rtl/rnic_pkg.sv",
         "rtl/doorbell/db_pkg.sv",
         "rtl/context/ctx_ram.sv",
+        "rtl/doorbell/db_index.sv",
         "rtl/doorbell/db_decode.sv",
         "tests/blocks/sv/doorbell_bench.sv",
     ],
 }
 
 SQ, RQ, CQ = 0, 1, 2
+KINDS = {SQ: 1, RQ: 5}  # asynchronous event of an overrun (nic.md 7)
 # numbers of the counters (nic.md section 7, in the order of the NIC's list)
 STALE, OVERRUN, PID, PAGE, PARTIAL, RESET, BACKWARD, BEYOND, RQ_IGNORED = 20, 21, 22, 23, 24, 25, 26, 27, 28
 INDEX_BITS = {1: 14, 2: 18}  # device.md 3.1
@@ -71,6 +73,8 @@ class Driver:
             "set_version2_i",
             "set_log_i",
             "set_start_i",
+            "set_rq_log_i",
+            "set_rq_start_i",
             "set_send_cq_i",
             "set_recv_cq_i",
             "qp_rts_i",
@@ -80,6 +84,9 @@ class Driver:
             "req_reg_i",
             "req_partial_i",
             "req_data_i",
+            "rq_retire_valid_i",
+            "rq_retire_qpi_i",
+            "rq_retire_idx_i",
             "retire_valid_i",
             "retire_qpi_i",
             "retire_idx_i",
@@ -97,15 +104,22 @@ class Driver:
         await FallingEdge(dut.clk_i)
 
     async def set_qp(
-        self, qpi: int, version: int, log: int, start: int, cqs: tuple[int, int] = (0, 0)
+        self,
+        qpi: int,
+        version: int,
+        log: int,
+        start: int,
+        cqs: tuple[int, int] = (0, 0),
+        rq: tuple[int, int] = (0, 0),
     ) -> None:
-        """Program a QP and put it into RTS."""
+        """Program a QP and put it into RTS; rq: log2 of the RQ depth (0: no RQ) and its start index."""
         dut = self.dut
         dut.set_valid_i.value = 1
         dut.set_qpi_i.value = qpi
         dut.set_version2_i.value = version == 2
         dut.set_log_i.value = log
         dut.set_start_i.value = start % (1 << INDEX_BITS[version])
+        dut.set_rq_log_i.value, dut.set_rq_start_i.value = rq
         dut.set_send_cq_i.value, dut.set_recv_cq_i.value = cqs
         await FallingEdge(dut.clk_i)
         dut.set_valid_i.value = 0
@@ -117,6 +131,13 @@ class Driver:
         if qpi is not None:
             self.dut.retire_qpi_i.value = qpi
             self.dut.retire_idx_i.value = index
+
+    async def rq_retire(self, qpi: int, index: int) -> None:
+        """Move the first receive WQE of a QP that still counts as outstanding."""
+        dut = self.dut
+        dut.rq_retire_valid_i.value, dut.rq_retire_qpi_i.value, dut.rq_retire_idx_i.value = 1, qpi, index
+        await FallingEdge(dut.clk_i)
+        dut.rq_retire_valid_i.value = 0
 
     async def retire(self, qpi: int, index: int) -> None:
         self._retire(qpi, index)
@@ -147,13 +168,17 @@ class Driver:
                 done = effect.cycles = cycle
             if dut.sq_valid_o.value:
                 assert effect.index is None and int(dut.sq_qpi_o.value) == page - 2
+                assert reg == SQ
                 effect.index = int(dut.sq_pi_o.value)
+            if dut.rq_valid_o.value:
+                assert reg == RQ and effect.index is None and int(dut.rq_qpi_o.value) == page - 2
+                effect.index = int(dut.rq_pi_o.value)
             counts = int(dut.cnt_o.value)
             effect.counts += tuple(i for i in range(64) if counts >> i & 1)
             if dut.err_valid_o.value or dut.async_valid_o.value:
                 assert dut.err_valid_o.value and dut.async_valid_o.value and not effect.overrun
                 assert int(dut.err_qpi_o.value) == page - 2
-                assert (int(dut.async_kind_o.value), int(dut.async_number_o.value)) == (1, page)
+                assert (int(dut.async_kind_o.value), int(dut.async_number_o.value)) == (KINDS[reg], page)
                 effect.overrun = True
             if done is not None and cycle == done + 1:
                 break
@@ -348,6 +373,40 @@ async def test_qps_do_not_share(dut):
         want = ring.expect(target)
         got = await driver.ring(qpi + 2, SQ, sq_data(ring.version, qpi + 2, target % ring.size))
         check(got, want, f"QP {qpi + 2} +{d}")
+
+
+@cocotb.test()
+async def test_receive_queues(dut):
+    """RQ rules beside the SQ of a QP: 17-bit index, each distance class, wraps; neither moves the other."""
+    driver = Driver(dut)
+    await driver.start()
+    size = 1 << 17
+    seen = {"forward": 0, "equal": 0, "stale": 0, "overrun": 0}
+    for qpi, version, log in ((0, 1, 1), (1, 2, 1), (2, 1, 13), (3, 2, 16), (63, 2, 4)):
+        for start in (0, size - 1, size - 3, size // 2):
+            await driver.set_qp(qpi, version, 4, 0, rq=(log, start))
+            ring = Ring(2, log, start)
+            ring.size, ring.produced, ring.retired = size, start + size, start + size
+            for _ in range(20):
+                room = ring.depth - (ring.produced - ring.retired)
+                for d in (-1, 0, room + 1, 1 - size // 2, size // 2, random.randint(1, ring.depth), room):
+                    if d > size // 2:
+                        continue  # an empty queue of half the width cannot be overrun
+                    target = ring.produced + d
+                    want = ring.expect(target)
+                    got = await driver.ring(qpi + 2, RQ, target % size | (qpi + 2) << 17)
+                    check(got, want, f"RQ of QP {qpi + 2} start {start} depth {ring.depth} {d:+}")
+                    forward = want.index is not None
+                    kind = "overrun" if want.overrun else "stale" if want.counts else ""
+                    kind = "forward" if forward else kind
+                    seen[kind or "equal"] += 1
+                step = random.randint(0, ring.produced - ring.retired)
+                if step:
+                    ring.retired += step
+                    await driver.rq_retire(qpi, ring.retired % size)
+            got = await driver.ring(qpi + 2, SQ, sq_data(version, qpi + 2, 16))
+            check(got, Effect(index=16), "the SQ is empty as ever")
+    assert min(seen.values()) > 20, seen
 
 
 @cocotb.test()

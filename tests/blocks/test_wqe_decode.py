@@ -152,7 +152,7 @@ async def test_index(dut):
 
 @cocotb.test()
 async def test_opcodes(dut):
-    """WRITE, READ and the six atomics are built; all others, and any immediate, end with a format error."""
+    """SEND and WRITE with or without immediate, READ and atomics without; others end with a format error."""
     _, shifted = knobs(dut)
     for version in (1, 2):
         for op in range(256):
@@ -160,7 +160,7 @@ async def test_opcodes(dut):
                 w = replace(legal(op, version, 9, shifted), with_imm=imm)
                 got = await decode(dut, w.encode(), version, 9)
                 assert (got["opcode"], got["with_imm"]) == (op, imm)
-                want = OK if op in BUILT and not imm else FORMAT
+                want = OK if op in (SEND, WRITE) or (op in BUILT and not imm) else FORMAT
                 assert got["err"] == want, f"V{version} opcode {op} immediate {imm}: {got['err']:#x}"
 
 
@@ -198,7 +198,7 @@ def defects(op: int) -> dict[str, tuple[dict[str, int], int]]:
         "bus": ({"bus": True}, BUS),
         "wqe_id": ({"id_error": 8}, FORMAT),
         "opcode": ({"op": 99}, FORMAT),
-        "immediate": ({"with_imm": 1}, FORMAT),
+        **({} if op == WRITE else {"immediate": ({"with_imm": 1}, FORMAT)}),
         "in_line": ({"in_line": 1 - w.in_line}, FORMAT),
         "ds_data_num": ({"ds": 7 - w.ds}, FORMAT),
         "too long": ({"msg_len": long, "r_len": long, "l_len": long}, LENGTH),
@@ -340,7 +340,7 @@ async def test_random_against_rules(dut):
         slots[:, :80] = [np.frombuffer(word.to_bytes(80, "little"), np.uint8) for word in words]
         rows = fmt.unpack(slots, version, plain_little)
         want = rules.wqe_check(
-            rows, np.array(indices), version, np.array(buses), supported=BUILT, params=params
+            rows, np.array(indices), version, np.array(buses), supported=(SEND, *BUILT), params=params
         )
         for word, index, bus, code in zip(words, indices, buses, want, strict=True):
             got = (await decode(dut, word, version, index, bus))["err"]

@@ -25,11 +25,14 @@ NOWHERE = 0x7000_0000_0000
 #: name -> (msg_opcode, BTH opcode of the request, bytes, operands, msg_len, ds_data_num)
 OPS = {
     "write": (1, 0x06, 0, 0, 0, 2), "read": (2, 0x0C, 0, 0, 0, 2),
+    "send": (0, 0x00, 0, 0, 0, 1), "send_imm": (0, 0x00, 0, 0, 0, 1), "write_imm": (1, 0x06, 0, 0, 0, 2),
     "cas64": (26, 0x13, 8, 2, 16, 3), "fa64": (27, 0x14, 8, 2, 16, 3), "mcas64": (31, 0xC0, 8, 4, 32, 4),
     "mfa64": (32, 0xC1, 8, 2, 16, 3), "mcas32": (33, 0xC2, 4, 4, 16, 3), "mfa32": (34, 0xC3, 4, 2, 8, 3),
 }  # fmt: skip
-ATOMIC_NAMES = tuple(name for name in OPS if name not in ("write", "read"))
-BY_BTH = {bth: name for name, (_, bth, *_) in OPS.items() if name != "write"}
+#: operations whose packets carry payload and are completed by an ACK
+PAYLOAD = ("write", "send", "send_imm", "write_imm")
+ATOMIC_NAMES = tuple(name for name in OPS if name not in (*PAYLOAD, "read"))
+BY_BTH = {bth: name for name, (_, bth, *_) in OPS.items() if name not in PAYLOAD}
 
 
 @dataclass
@@ -69,6 +72,15 @@ class Knobs:
     invalidate: int = 0  # cycle at which PE 1 invalidates its heap's region; 0: never
     same_place: float = 0.0  # share of READs whose source is what the last WRITE of the QP wrote
     faults: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    # receive queues (tests/model/stream_send.py)
+    rq_depth: int = 16
+    own_cq: bool = False  # receives complete to a CQ of their own
+    recv_cq: int = 0  # its depth, 0: cq_depth
+    rnr: bool = False  # SENDs do not wait for receive WQEs; one WQE under way, one packet a message
+    arm_recv: float = 0.0  # share of CQ doorbells of receives that arm for solicited ones
+    slow_cq: int = 1  # latencies until the CQ doorbell of a receive
+    #: {(PE, peer, receive WQE counted from 0): fault name}
+    recv_faults: dict[tuple[int, int, int], str] = field(default_factory=dict)
 
 
 class Memory:
@@ -109,6 +121,8 @@ class Wqe:
     landed: int = 0  # and are in memory
     acked: bool = False  # complete
     fault: str = ""
+    imm: int = 0
+    se: int = 0
 
 
 class Qp:
@@ -363,7 +377,9 @@ class Stream:
             addr = stop
 
     # ------------------------------------------------------------------ link
-    def frame(self, qp: Qp, opcode: int, psn: int, ack: bool, ext: bytes, payload: bytes) -> bytes:
+    def frame(
+        self, qp: Qp, opcode: int, psn: int, ack: bool, ext: bytes, payload: bytes, se: int = 0
+    ) -> bytes:
         """A whole frame that a QP sends."""
         pad = -len(payload) % 4
         body = ext + payload + bytes(pad)
@@ -375,7 +391,8 @@ class Stream:
             total = (total & 0xFFFF) + (total >> 16)
         ip[10:12] = struct.pack(">H", total ^ 0xFFFF)
         udp = struct.pack(">HHHH", 0xC000 | qp.qpn, 4791, length - 20, 0)
-        bth = struct.pack(">BBHII", opcode, 0x40 | pad << 4, 0xFFFF, qp.ctx.peer_qpn, psn | ack << 31)
+        flags = se << 7 | 0x40 | pad << 4
+        bth = struct.pack(">BBHII", opcode, flags, 0xFFFF, qp.ctx.peer_qpn, psn | ack << 31)
         ones = bytearray(ip)
         ones[1] = ones[8] = ones[10] = ones[11] = 255
         crc = zlib.crc32(b"\xff" * 8 + ones + udp[:6] + b"\xff\xff" + bth[:4] + b"\xff" + bth[5:] + body)

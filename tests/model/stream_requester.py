@@ -10,7 +10,7 @@ import numpy as np
 
 from pymodel.nic.judge import Kind
 from pymodel.nic.params import Cnt
-from tests.model.stream_base import ATOMIC_NAMES, NOWHERE, OPS, Qp, Stream, Wqe
+from tests.model.stream_base import ATOMIC_NAMES, NOWHERE, OPS, PAYLOAD, Qp, Stream, Wqe
 
 #: errors that a WQE has before any packet of it is sent
 _AT_ONCE = (0xAB, 0x9F, 0xA7, 0xAC)
@@ -105,10 +105,10 @@ class Requester(Stream):
         w = Wqe(index, op, length, laddr, raddr, rkey, ce, self.now, opcode=opcode, fault=fault)
         w.fence = rng.random() < k.fence
         w.packets = 1 if atomic else max(1, -(-length // qp.ctx.mtu))
-        if op == "write":
+        if op in PAYLOAD:
             if length:
                 self.store(qp.pe, laddr, rng.randbytes(length))
-            if not on_word:
+            if not on_word and opcode:
                 qp.last_target = (raddr, length)
         if atomic:
             w.operands = self._operands(qp, op)
@@ -153,6 +153,8 @@ class Requester(Stream):
         if w.error in _AT_ONCE:
             w.packets = 0
         junk = rng.getrandbits(32) if k.dirty else 0
+        with_imm |= op.endswith("_imm")
+        w.imm, w.se = junk, junk & 1
         fence = 1 if w.fence else rng.choice((0, 2, 3)) if k.dirty else 0
         lo_word = opcode | with_imm << 8 | (junk & 3) << 9 | ds << 11 | (msg_len or length) << 32
         hi_word = junk | (junk & 1) << 32 | ce << 33 | in_line << 34 | fence << 35
@@ -161,7 +163,12 @@ class Requester(Stream):
         else:
             lo_word |= (junk & 0xFFFF) << 16
             hi_word |= (wqe_id & 0xFFFFF) << 44
-        raw = struct.pack("<QQIIQIIQ", lo_word, hi_word, r_len, rkey, raddr, length, lkey, laddr)
+        if opcode == 0:
+            # the local segment alone
+            rest = rng.getrandbits(64), rng.getrandbits(64)
+            raw = struct.pack("<QQIIQQQ", lo_word, hi_word, r_len, lkey, laddr, *rest)
+        else:
+            raw = struct.pack("<QQIIQIIQ", lo_word, hi_word, r_len, rkey, raddr, length, lkey, laddr)
         raw += b"".join(x.to_bytes(OPS[op][2], "big") for x in w.operands[:count])
         raw += (rng.randbytes(80) if k.dirty else bytes(80))[: 128 - len(raw)]
         addr = qp.ctx.sq_base + (index % k.depth) * 128
@@ -215,7 +222,7 @@ class Requester(Stream):
         """Fence, limits of READs and atomics and of WQEs in flight."""
         if w.index - qp.live[0].index >= 16 or (w.fence and qp.reads):
             return False
-        return w.op == "write" or len(qp.reads) < qp.ctx.max_rd_atomic
+        return w.op in PAYLOAD or len(qp.reads) < qp.ctx.max_rd_atomic
 
     def send(self, qp: Qp) -> None:
         """Start what may start: every packet of it, gather, then the link in order."""
@@ -225,7 +232,7 @@ class Requester(Stream):
             qp.psn += w.packets
             psn = (qp.ctx.sq_psn + w.first) & 0xFFFFFF
             self.last_psn[qp.pe, qp.qpn, w.index] = (psn + w.packets - 1) & 0xFFFFFF
-            if w.op == "write":
+            if w.op in PAYLOAD:
                 for i in range(w.packets):
                     self.packet(qp, w, i, min(qp.ctx.mtu, w.length - i * qp.ctx.mtu))
                 continue
@@ -246,9 +253,13 @@ class Requester(Stream):
         only, last = w.packets == 1, i == w.packets - 1
         opcode = 0x0A if only else 0x06 if i == 0 else 0x08 if last else 0x07
         ack = last or (i + 1) % 16 == 0
-        ext = struct.pack(">QII", w.raddr, w.rkey, w.length) if i == 0 else b""
+        send, imm = w.op.startswith("send"), w.op.endswith("_imm")
+        opcode += (last and imm) - 6 * send
+        ext = struct.pack(">QII", w.raddr, w.rkey, w.length) if i == 0 and not send else b""
+        ext += struct.pack(">I", w.imm) if last and imm else b""
         psn = (qp.ctx.sq_psn + w.first + i) & 0xFFFFFF
-        self.transmit(qp, self.frame(qp, opcode, psn, ack, ext, payload), ready)
+        se = w.se if last and (send or imm) else 0
+        self.transmit(qp, self.frame(qp, opcode, psn, ack, ext, payload, se), ready)
 
     # ------------------------------------------------------------------ responses
     def fail(self, qp: Qp, w: Wqe, code: int) -> None:
@@ -277,7 +288,7 @@ class Requester(Stream):
         for w in qp.live:
             if w.error or w.first < 0:
                 break
-            if w.op == "write" and w.first + w.packets <= number:
+            if w.op in PAYLOAD and w.first + w.packets <= number:
                 w.acked = True
 
     def data(self, qp: Qp, frame: bytes) -> None:
@@ -380,7 +391,8 @@ class Requester(Stream):
         cq, ignore, v1 = qp.cq, qp.cq.ctx.ignore_overrun, qp.ctx.version == 1
         wqe_id = w.index << 3
         blind = code in (0xFF, 0xAC)
-        opcode, imm = 0 if blind else w.opcode, w.fault == "imm" and not blind
+        opcode = 0 if blind else w.opcode
+        imm = (w.fault == "imm" or w.op.endswith("_imm")) and not blind
         phase = w.index & (0x1FFF if v1 else 0x1FFFF) if ignore else number
         body = struct.pack(
             "<IIIIQII", code | (qp.qpn & 0x7FFF) << 8 | imm << 27, 0, 0 if code else w.length, 0,

@@ -26,7 +26,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymodel import cli
-from pymodel.cli_decode import decode_wqe
+from pymodel.cli_decode import decode_cqe, decode_recv_wqe, decode_wqe
+from pymodel.cli_input import InputError
 from pymodel.device import Pe
 from pymodel.formats import cqe, packet, wqe
 from pymodel.formats.cqe import CqeError
@@ -420,7 +421,8 @@ def test_checks_are_those_of_the_nic() -> None:
 def test_all_failing_checks_are_listed() -> None:
     """In the NIC's order; a SEND has no remote segment to compare lengths with."""
     fields = {"msg_opcode": 0, "ds_data_num": 1, "ce": 1, "msg_len": 64, "l_len": 64, "wqe_id": 8}
-    assert len(decode_wqe(wqe.pack(fields, 2)[0].tobytes(), 2).extra["checks"]) == 1
+    assert not decode_wqe(wqe.pack(fields, 2)[0].tobytes(), 2).extra["checks"]
+    assert not decode_wqe(wqe.pack({**fields, "with_imm": 1}, 2)[0].tobytes(), 2).extra["checks"]
     fields = {
         "msg_opcode": 2,
         "ds_data_num": 3,
@@ -900,3 +902,16 @@ def test_a_reader_that_stops_early() -> None:
     shell = f'({command}) | true; exit "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_receive_side() -> None:
+    """Receive WQE, RQ doorbell and the CQE of a responder, against hand-made bytes."""
+    slot = "40000000a4a3a2a18877665544332211"
+    text = good(["decode", "recv-wqe", slot])
+    assert "64 bytes" in text and "0xa1a2a3a4" in text and "0x1122334455667788" in text
+    text = good(["decode", "rq-doorbell", f"{0x2A << 17 | 131071:x}"])
+    assert "RQ doorbell: QP 42, new head 131071" in text
+    text = decode_cqe(bytes.fromhex("002a000c" + "07000000" * 7), 2).text()
+    assert "receive WQE index" in text and "responder" in text
+    with pytest.raises(InputError, match="a receive WQE has 16"):
+        decode_recv_wqe(bytes(15), 2)

@@ -165,7 +165,8 @@ def test_cq_doorbells() -> None:
 ERRORS: list[tuple[str, dict[str, Any], int]] = [
     ("wqe_id", {"wqe_id": 8 * 9}, 0xAB),
     ("opcode", {"msg_opcode": 99}, 0xAB),
-    ("SEND is not built yet", {"msg_opcode": 0, "ds_data_num": 1}, 0xAB),
+    ("segments of a SEND", {"msg_opcode": 0, "ds_data_num": 2}, 0xAB),
+    ("length of a SEND", {"msg_opcode": 0, "ds_data_num": 1, "l_len": 99}, 0x9F),
     ("ds_data_num of a READ", {"msg_opcode": 2, "ds_data_num": 3}, 0xAB),
     ("in_line of an atomic", {"msg_opcode": 27, "in_line": 0}, 0xAB),
     ("segments of a wide masked swap", {"msg_opcode": 31, "ds_data_num": 3}, 0xAB),
@@ -173,7 +174,7 @@ ERRORS: list[tuple[str, dict[str, Any], int]] = [
     ("length of a narrow add", {"msg_opcode": 34, "msg_len": 16}, 0x9F),
     ("local length of a narrow swap", {"msg_opcode": 33, "l_len": 8}, 0x9F),
     ("local length of a READ", {"msg_opcode": 2, "l_len": 99}, 0x9F),
-    ("immediate", {"with_imm": 1}, 0xAB),
+    ("immediate of a READ", {"msg_opcode": 2, "with_imm": 1}, 0xAB),
     ("in_line", {"in_line": 1}, 0xAB),
     ("ds_data_num", {"ds_data_num": 3}, 0xAB),
     ("too long", {"msg_len": (1 << 31) + 1}, 0x9F),

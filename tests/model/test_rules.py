@@ -108,6 +108,28 @@ def test_doorbell_gate() -> None:
     assert rules.doorbell_gate([5, 5], [5, 7], False).tolist() == [DbVerdict.NO_WORK, DbVerdict.PAGE]
 
 
+@SETTINGS
+@given(st.data())
+def test_rq_doorbell(data: st.DataObject) -> None:
+    """Any state and step: 17 bits in both versions, one slot a unit; depth 0 has no receive queue."""
+    depth = data.draw(st.sampled_from([0, *(1 << k for k in range(1, 17))]))
+    current = data.draw(st.integers(0, 1 << 20) | st.sampled_from([(1 << 17) - 1, 1 << 16]))
+    outstanding = data.draw(st.integers(0, depth))
+    near = [0, 1, depth - outstanding, depth - outstanding + 1, 1 << 16, (1 << 16) + 1, (1 << 17) - 1]
+    step = data.draw(st.sampled_from(near) | st.integers(0, (1 << 17) - 1)) & 0x1FFFF
+    stale = data.draw(st.booleans())
+    if not depth:
+        want = DbVerdict.RQ
+    elif not step:
+        want = DbVerdict.NO_WORK
+    elif step <= depth - outstanding:
+        want = DbVerdict.ACCEPTED
+    else:
+        want = DbVerdict.STALE if step > 1 << 16 and stale else DbVerdict.OVERRUN
+    pid = (current + step) & 0x1FFFF
+    assert DbVerdict(int(rules.rq_doorbell(pid, current, outstanding, depth, stale))) is want
+
+
 def test_each_refused_doorbell_has_a_counter_of_its_own() -> None:
     """nic.md 7."""
     assert set(rules.DB_COUNTER) == set(DbVerdict) - {DbVerdict.NO_WORK, DbVerdict.ACCEPTED}
@@ -345,12 +367,13 @@ def test_other_checks_of_wqes() -> None:
 
 
 def test_what_is_not_built_is_a_format_error() -> None:
-    """ab until it exists."""
+    """ab, for a NIC that lacks it, whatever its lengths are; with all built every opcode is good."""
     for op in WqeOp:
-        want = AB if op is WqeOp.SEND else CqeError.OK
-        assert CqeError(int(rules.wqe_check(good_wqe(op, 5, 2), 5, 2, mrs=MRS)[0])) is want
-    # and stays one whatever its lengths are
-    assert CqeError(int(rules.wqe_check(good_wqe(0, 5, 2, l_len=1), 5, 2)[0])) is AB
+        assert CqeError(int(rules.wqe_check(good_wqe(op, 5, 2), 5, 2, mrs=MRS)[0])) is CqeError.OK
+        rest = rules.BUILT - {op}
+        for length in ({}, {"l_len": 1}):
+            rec = good_wqe(op, 5, 2, **length)
+            assert CqeError(int(rules.wqe_check(rec, 5, 2, supported=rest)[0])) is AB
 
 
 def test_wqe_id_is_judged_at_its_width() -> None:
@@ -643,8 +666,8 @@ def test_request_verdicts() -> None:
 
 
 def test_requests_that_are_not_built_are_invalid() -> None:
-    """NAK 1 until they exist."""
-    built = {"supported": rules.BUILT_REQUESTS}
+    """NAK 1, for a NIC that lacks them; of those that are built none is."""
+    lacking = {"supported": rules.BUILT_REQUESTS - {*range(Bth.WRITE_FIRST), Bth.WRITE_ONLY_IMM}}
     for op in Bth:
         if packet.IS_REQUEST[op] and rules.sequence_ok(-1, op):
             first = op in (Bth.WRITE_FIRST, Bth.SEND_FIRST)
@@ -653,7 +676,8 @@ def test_requests_that_are_not_built_are_invalid() -> None:
             size = {"payload": 256 if first else 100, "remaining": 300 if first else 100}
             if op not in range(Bth.WRITE_ONLY_IMM + 1):
                 size["payload"] = 0
-            assert verdict(opcode=op, **size, **built) is want, op
+            assert verdict(opcode=op, **size, **lacking) is want, op
+            assert verdict(opcode=op, **size, supported=rules.BUILT_REQUESTS) is Syndrome.ACK, op
 
 
 def test_syndromes() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymodel.formats import cqe, doorbell, wqe
-from pymodel.host.table import WQE_BYTES, Fabric
+from pymodel.host.table import WQE_BYTES, Fabric, QpPlan
 from pymodel.nic.context import CmdObj, CmdOp, command_writes
 from pymodel.nic.params import CMD_STAGE, CMD_STATUS, AsyncKind, Cnt, Csr
 from pymodel.platform import Watch, mmio_write, now, store, wait
@@ -31,18 +31,96 @@ U8 = npt.NDArray[np.uint8]
 PATIENCE = 30_000
 
 
-class RawQp:
+class RawCq:
+    """One CQ of a QP. ``tail``: next CQE, free-running. ``base``, ``depth``, ``cqn``: of the ring."""
+
+    def __init__(self, rig: Rig, plan: QpPlan, base: int, depth: int, cqn: int) -> None:
+        self.plan = plan
+        self.fabric: Fabric = rig.fabric
+        self.base, self.depth, self.cqn = base, depth, cqn
+        self.tail = plan.start_cq
+        self.cell = rig.lib.memory(plan.pe, base, depth * plan.cq_stride)
+        self.ring = self.cell.reshape(depth, plan.cq_stride)
+        #: CQEs that were taken and not asked for yet, of sends (0) and receives (1) (`raw_receive.collect`)
+        self.kept: dict[int, list[Any]] = {0: [], 1: []}
+
+    def address(self, doorbell_offset: int) -> int:
+        """BAR address of a doorbell of this QP."""
+        return self.fabric.config.params.db_address(self.plan.qpn, doorbell_offset)
+
+    # ------------------------------------------------------------------ completions
+    def ready(self, index: int | None = None) -> bool:
+        """Whether CQE ``index`` (default: the next) is there, by the owner bit."""
+        index = self.tail if index is None else index
+        depth = self.depth
+        return bool(self.ring[index % depth, 31] >> 7 == index // depth & 1)
+
+    def visible(self, most: int | None = None) -> int:
+        """CQEs that are there and not consumed; no more than ``most`` are looked at."""
+        count, most = 0, self.depth if most is None else most
+        while count < most and self.ready(self.tail + count):
+            count += 1
+        return count
+
+    async def until(self, count: int = 1, timeout: int | None = None) -> bool:
+        """Sleep until ``count`` (1 or more) CQEs are there; False after ``timeout`` cycles."""
+        deadline = None if timeout is None else await now() + timeout
+        last = self.tail + count - 1
+        # each CQE is one write: no need to wake up for those before the last
+        missing = max(count - self.visible(count), 1)
+        return await wait(
+            (Watch(self.base, self.cell.size, missing),),
+            deadline,
+            lambda: self.ready(last),
+            what=f"CQE {last} of QPN {self.plan.qpn} (CQN {self.cqn})",
+            peer=self.plan.peer,
+        )
+
+    def take(self, count: int) -> npt.NDArray[np.void]:
+        """Consume ``count`` CQEs that are there, decoded (`cqe.CQE_FIELDS`, [count]); no doorbell."""
+        slots = [(self.tail + k) % self.depth for k in range(count)]
+        assert all(self.ready(self.tail + k) for k in range(count)), "a CQE is not there"
+        self.tail += count
+        found = cqe.unpack(self.ring[slots], self.plan.version)
+        assert (found["qp_id"] == self.plan.qpn & 0x7FFF).all(), found["qp_id"]
+        return found
+
+    async def ring_cq(self, tail: int | None = None, sta: int = 0) -> None:
+        """The CQ doorbell."""
+        data = doorbell.cq_encode(self.tail if tail is None else tail, self.cqn, sta)
+        await mmio_write(self.address(doorbell_offset=16), int(data))
+
+    async def collect(self, count: int, patience: int = PATIENCE) -> npt.NDArray[np.void]:
+        """Wait for ``count`` CQEs, at most the CQ's depth, and consume them; no doorbell.
+
+        Raises AssertionError where one does not come within ``patience`` cycles: QPs beside it may go on for
+        ever, so that the run as a whole never looks hung.
+        """
+        assert 0 < count <= self.depth
+        there = await self.until(count, patience)
+        assert there, f"QPN {self.plan.qpn}: {self.visible()} of {count} CQEs in {patience} cycles"
+        return self.take(count)
+
+    async def complete(self, count: int) -> list[int]:
+        """Wait for ``count`` CQEs, consume them, ring, by the CQ's depth at a time; gives the error codes."""
+        codes: list[int] = []
+        while len(codes) < count:
+            found = await self.collect(min(count - len(codes), self.depth))
+            codes += found["error_code"].tolist()
+            await self.ring_cq()
+        return codes
+
+
+class RawQp(RawCq):
     """SQ and CQ of (pe, peer, qp). ``head``: next WQE, ``tail``: next CQE, both free-running.
 
     Made after bring-up. The head and tail cells of the device API stay as they are: the NIC knows none.
     """
 
     def __init__(self, rig: Rig, pe: int, peer: int, qp: int = 0) -> None:
-        self.plan = rig.fabric.qps[pe, peer, qp]
-        self.fabric: Fabric = rig.fabric
-        self.head, self.tail = self.plan.start_index, self.plan.start_cq
-        self.cell = rig.lib.memory(pe, self.plan.cq_base, self.plan.cq_depth * self.plan.cq_stride)
-        self.ring = self.cell.reshape(self.plan.cq_depth, self.plan.cq_stride)
+        plan = rig.fabric.qps[pe, peer, qp]
+        super().__init__(rig, plan, plan.cq_base, plan.cq_depth, plan.cqn)
+        self.head = plan.start_index
         #: offset of this QP's windows behind SOURCE and TARGET: no two QPs of a PE share one
         self.window = (qp + 1) * (96 << 10)
 
@@ -54,6 +132,15 @@ class RawQp:
             "msg_opcode": 1, "ds_data_num": 2, "ce": 1, "msg_len": length, "r_len": length, "l_len": length,
             "laddr": mine.heap_base + SOURCE + at % POOL, "lkey": mine.heap_lkey,
             "raddr": peer.heap_base + TARGET + self.window + at, "rkey": peer.heap_rkey,
+        }  # fmt: skip
+        return {**good, **changes}
+
+    def send(self, length: int = 64, at: int = 0, **changes: Any) -> dict[str, Any]:
+        """A good signalled SEND of ``length`` bytes; with_imm, opcode_data and se are among the changes."""
+        mine = self.fabric.pes[self.plan.pe]
+        good = {
+            "msg_opcode": int(wqe.WqeOp.SEND), "ds_data_num": 1, "ce": 1, "msg_len": length, "l_len": length,
+            "laddr": mine.heap_base + SOURCE + at % POOL, "lkey": mine.heap_lkey,
         }  # fmt: skip
         return {**good, **changes}
 
@@ -112,72 +199,6 @@ class RawQp:
         """Write WQEs and announce them with one doorbell."""
         await self.put(*items)
         await self.ring_sq()
-
-    def address(self, doorbell_offset: int) -> int:
-        """BAR address of a doorbell of this QP."""
-        return self.fabric.config.params.db_address(self.plan.qpn, doorbell_offset)
-
-    # ------------------------------------------------------------------ completions
-    def ready(self, index: int | None = None) -> bool:
-        """Whether CQE ``index`` (default: the next) is there, by the owner bit."""
-        index = self.tail if index is None else index
-        depth = self.plan.cq_depth
-        return bool(self.ring[index % depth, 31] >> 7 == index // depth & 1)
-
-    def visible(self, most: int | None = None) -> int:
-        """CQEs that are there and not consumed; no more than ``most`` are looked at."""
-        count, most = 0, self.plan.cq_depth if most is None else most
-        while count < most and self.ready(self.tail + count):
-            count += 1
-        return count
-
-    async def until(self, count: int = 1, timeout: int | None = None) -> bool:
-        """Sleep until ``count`` (1 or more) CQEs are there; False after ``timeout`` cycles."""
-        deadline = None if timeout is None else await now() + timeout
-        last = self.tail + count - 1
-        # each CQE is one write: no need to wake up for those before the last
-        missing = max(count - self.visible(count), 1)
-        return await wait(
-            (Watch(self.plan.cq_base, self.cell.size, missing),),
-            deadline,
-            lambda: self.ready(last),
-            what=f"CQE {last} of QPN {self.plan.qpn} (CQN {self.plan.cqn})",
-            peer=self.plan.peer,
-        )
-
-    def take(self, count: int) -> npt.NDArray[np.void]:
-        """Consume ``count`` CQEs that are there, decoded (`cqe.CQE_FIELDS`, [count]); no doorbell."""
-        slots = [(self.tail + k) % self.plan.cq_depth for k in range(count)]
-        assert all(self.ready(self.tail + k) for k in range(count)), "a CQE is not there"
-        self.tail += count
-        found = cqe.unpack(self.ring[slots], self.plan.version)
-        assert (found["qp_id"] == self.plan.qpn & 0x7FFF).all(), found["qp_id"]
-        return found
-
-    async def ring_cq(self, tail: int | None = None, sta: int = 0) -> None:
-        """The CQ doorbell."""
-        data = doorbell.cq_encode(self.tail if tail is None else tail, self.plan.cqn, sta)
-        await mmio_write(self.address(doorbell_offset=16), int(data))
-
-    async def collect(self, count: int, patience: int = PATIENCE) -> npt.NDArray[np.void]:
-        """Wait for ``count`` CQEs, at most the CQ's depth, and consume them; no doorbell.
-
-        Raises AssertionError where one does not come within ``patience`` cycles: QPs beside it may go on for
-        ever, so that the run as a whole never looks hung.
-        """
-        assert 0 < count <= self.plan.cq_depth
-        there = await self.until(count, patience)
-        assert there, f"QPN {self.plan.qpn}: {self.visible()} of {count} CQEs in {patience} cycles"
-        return self.take(count)
-
-    async def complete(self, count: int) -> list[int]:
-        """Wait for ``count`` CQEs, consume them, ring, by the CQ's depth at a time; gives the error codes."""
-        codes: list[int] = []
-        while len(codes) < count:
-            found = await self.collect(min(count - len(codes), self.plan.cq_depth))
-            codes += found["error_code"].tolist()
-            await self.ring_cq()
-        return codes
 
 
 class Console:

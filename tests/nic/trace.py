@@ -7,6 +7,7 @@ doorbells by name.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,12 @@ class Trace:
     """A sink of `Rig`: doorbells, CQEs, frames and payload writes in the order of the stream."""
 
     def __init__(self, fabric: Fabric) -> None:
-        self._cqs = [(p.pe, p.cq_base, p.cq_base + p.cq_depth * p.cq_stride, p) for p in fabric.qps.values()]
+        plans = list(fabric.qps.values())
+        # a receive CQ of its own counts as the QP's, too
+        plans += [
+            replace(p, cq_base=p.recv_cq_base, cq_depth=p.recv_cq_depth) for p in plans if p.recv_cq_depth
+        ]
+        self._cqs = [(p.pe, p.cq_base, p.cq_base + p.cq_depth * p.cq_stride, p) for p in plans]
         #: by (PE, QPN): (record time, pid) of SQ and (record time, cid) of CQ doorbells
         self.sq: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
         self.cq: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)

@@ -31,7 +31,10 @@ def test_table_fits_the_design(tmp_path: Path) -> None:
     """Every place is found exactly once, in every block; a place that is not there is an error."""
     assert len({fault.name for fault in plant.FAULTS}) == len(plant.FAULTS) >= 20
     plant.mutate(out=tmp_path)
-    blocks = {"atomic", "completion", "csr", "doorbell", "fetch", "memory", "requester", "responder", "wire"}
+    blocks = {
+        "atomic", "common", "completion", "csr", "doorbell", "fetch", "memory", "receive", "requester",
+        "responder", "wire",
+    }  # fmt: skip
     assert {fault.block for fault in plant.FAULTS} == blocks
     stale = plant.Fault("stale", "wire/tx_header.sv", "assign pad = «3»;", "4")
     with pytest.raises(plant.PlantError, match="stale: 0 places"):

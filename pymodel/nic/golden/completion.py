@@ -6,6 +6,7 @@ import numpy as np
 
 from pymodel.formats import cqe as cqe_format
 from pymodel.formats import doorbell, wqe
+from pymodel.formats.arrays import Rec
 from pymodel.formats.cqe import CqeError
 from pymodel.nic import rules
 from pymodel.nic.context import QpState
@@ -21,8 +22,8 @@ class Completer(Core):
         """Cycle at which a completion gives up waiting for CQ room, None if none does (NIC page 6)."""
         if not self.cq_wait:
             return None
-        waits = [qp.waits_since + self.cq_wait for qp in self._qps.values() if qp.waits_since is not None]
-        return min(waits, default=None)
+        since = [t for qp in self._qps.values() for t in (qp.waits_since, qp.rq_waits_since) if t is not None]
+        return min(since) + self.cq_wait if since else None
 
     def _can_complete(self, qp: Qp) -> bool:
         if not qp.outstanding:
@@ -82,6 +83,11 @@ class Completer(Core):
         fields = rules.requester_cqe(
             f, index, qp.qpn, error, cq.producer, context.depth, version, context.ignore_overrun
         )
+        self._put_cqe(qp, cq, fields, bool(error))
+
+    def _put_cqe(self, qp: Qp, cq: Cq, fields: Rec, solicited: bool) -> None:
+        """Write a CQE of either side; solicited: it fires an arm for solicited ones."""
+        context, version = cq.context, qp.context.version
         fields["ts"] = self.now() & 0xFFFF_FFFF_FFFF
         payload = cqe_format.pack(fields, version)
         slot = 0 if context.ignore_overrun else int(rules.cqe_slot(cq.producer, context.depth))
@@ -96,8 +102,7 @@ class Completer(Core):
             self._overrun(cq, announce=False)
             return
         self.count(Cnt.CQE)
-        # solicited events of requester CQEs: any error CQE
-        if cq.armed == doorbell.CqSta.ARM_NEXT or (cq.armed and error):
+        if cq.armed == doorbell.CqSta.ARM_NEXT or (cq.armed and solicited):
             cq.armed = 0
             self.cq_events |= 1 << cq.cqn
         self.on_write(addr, len(data))

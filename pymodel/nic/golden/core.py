@@ -52,6 +52,28 @@ class Packet:
     orig: int = 0
     """Old value of an ATOMIC Acknowledge."""
     index: int = 0
+    imm: int = 0
+    se: bool = False
+
+
+@dataclass(slots=True)
+class Buffer:
+    """One receive WQE that a message has taken, until its CQE."""
+
+    index: int
+    addr: int = 0
+    size: int = 0
+    lkey: int = 0
+    length: int = 0
+    """Bytes of the message, so far."""
+    op: int = 0
+    """msg_opcode of the sender's WQE."""
+    with_imm: bool = False
+    imm: int = 0
+    se: bool = False
+    whole: bool = False
+    error: int = 0
+    """What its CQE says; 0: nothing of its own."""
 
 
 @dataclass(slots=True)
@@ -169,8 +191,14 @@ class Qp:
     """The newest atomics, in the order of arrival: their results answer duplicates."""
     pending_nak: Packet | None = None
     pending_ack: Packet | None = None
+    # receive queue: free-running indices, messages without CQE
+    rq_producer: int = 0
+    rq_taken: int = 0
+    rq_done: int = 0
+    buffers: deque[Buffer] = field(default_factory=deque)
     # completion
     waits_since: int | None = None
+    rq_waits_since: int | None = None
 
     @property
     def mask(self) -> int:

@@ -140,6 +140,9 @@ class Front(Core):
                 index, context_qp, width, start, start, start, context_qp.sq_psn, context_qp.sq_psn,
                 context_qp.rq_psn, sent_psn=context_qp.sq_psn,
             )  # fmt: skip
+            first = context_qp.rq_start_index % (1 << doorbell.RQ_PID_BITS)
+            qp = self._qps[index]
+            qp.rq_producer = qp.rq_taken = qp.rq_done = first
             self._requests.setdefault(index, deque())
             self._responses.setdefault(index, deque())
         elif obj is CmdObj.QP and op is CmdOp.MODIFY:
@@ -171,7 +174,10 @@ class Front(Core):
         elif offset == params.db_cq:
             self._cq_doorbell(qp, data)
         else:
-            self.count(Cnt.DB_RQ)
+            self._rq_doorbell(qp, int(doorbell.rq_decode(data).next_pid))
+
+    def _rq_doorbell(self, qp: Qp, pid: int) -> None:
+        raise NotImplementedError
 
     def _sq_doorbell(self, qp: Qp, pid: int) -> None:
         context = qp.context
@@ -215,5 +221,6 @@ class Front(Core):
         if rules.cq_arms(sta):
             cq.armed = sta
         for other in self._qps.values():
-            if other.context.send_cq == cqn and other.outstanding:
+            pending = other.context.recv_cq == cqn and other.rq_done != other.rq_producer
+            if pending or (other.context.send_cq == cqn and other.outstanding):
                 self._wake(other)

@@ -10,12 +10,10 @@ from pymodel.formats.packet import IS_RESPONSE
 from pymodel.formats.wqe import WqeOp
 from pymodel.nic import rules
 from pymodel.nic.context import QpState
-from pymodel.nic.golden.completion import Completer
 from pymodel.nic.golden.core import Packet
 from pymodel.nic.golden.front import Front
+from pymodel.nic.golden.receive import Receiver
 from pymodel.nic.golden.recovery import Recovery
-from pymodel.nic.golden.requester import Requester
-from pymodel.nic.golden.responder import Responder
 from pymodel.nic.params import Cnt, Params
 from pymodel.platform import UnmappedError
 
@@ -38,6 +36,8 @@ class StepKind(IntEnum):
     """Make the next response of the oldest READ or atomic that the QP holds as responder."""
     SEND = 5
     """Fetch and send the next packet of the QP."""
+    RECEIVED = 6
+    """Complete the oldest receive WQE of the QP."""
 
 
 Step = tuple[StepKind, int]
@@ -50,7 +50,7 @@ _WRITES: Final = (
 )
 
 
-class GoldenNic(Front, Recovery, Requester, Responder, Completer):
+class GoldenNic(Receiver, Front, Recovery):
     """One NIC.
 
     ``memory``: the PE's memory as the NIC's port reaches it. ``on_write(addr, length)``: called after each
@@ -95,7 +95,10 @@ class GoldenNic(Front, Recovery, Requester, Responder, Completer):
             if qp is not None and self._can_send(qp):
                 offered = True
                 yield StepKind.SEND, qpn
-            if not offered and (qp is None or qp.waits_since is None):
+            if qp is not None and self._can_complete_receive(qp):
+                offered = True
+                yield StepKind.RECEIVED, qpn
+            if not offered and (qp is None or (qp.waits_since is None and qp.rq_waits_since is None)):
                 self._active.pop(qpn, None)
 
     def run(self, step: Step) -> int:
@@ -108,6 +111,9 @@ class GoldenNic(Front, Recovery, Requester, Responder, Completer):
             return self._run_atomic(self._qps[qpn])
         if kind is StepKind.SERVE:
             return self._serve(self._qps[qpn])
+        if kind is StepKind.RECEIVED:
+            self._complete_receive(self._qps[qpn])
+            return 2
         if kind is StepKind.SEND:
             return self._send(self._qps[qpn])
         queue = self._responses[qpn] if kind is StepKind.RESPONSE else self._requests[qpn]

@@ -27,6 +27,11 @@ class Recovery(Requester):
         times = [t for qp in self._qps.values() if (t := self._due(qp)) is not None]
         return min(times, default=None)
 
+    @property
+    def holds(self) -> bool:
+        """A QP waits for the time that an RNR NAK named."""
+        return any(qp.hold is not None for qp in self._qps.values())
+
     def expire(self, now: int) -> bool:
         """Do what is due at cycle `now`; False if nothing was."""
         due = [qp for qp in self._qps.values() if (t := self._due(qp)) is not None and t <= now]

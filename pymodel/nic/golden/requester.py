@@ -87,6 +87,9 @@ class Requester(Core):
             # FetchAdd carries 0 as compare (wire.md 2)
             third = 0 if bth == Bth.FETCH_ADD else int(f["compare"])
             packet.operands = int(f["swap_add"]), third, int(f["swap_mask"]), int(f["compare_mask"])
+        takes = f["msg_opcode"] == WqeOp.SEND or f["with_imm"]
+        if takes and work.sent == len(work.packets) - 1:
+            packet.imm, packet.se = int(f["opcode_data"]) if f["with_imm"] else 0, bool(f["se"])
         self._requests[qp.qpn].append(packet)
         self.count(Cnt.TX_REQUEST)
         work.sent += 1
@@ -131,8 +134,10 @@ class Requester(Core):
             self._fail(qp, work, error)
             return
         op, length = WqeOp(f["msg_opcode"]), int(f["msg_len"])
-        if op is WqeOp.WRITE:
-            work.packets = _packets(length, context.mtu, self.params.ack_interval)
+        if op in (WqeOp.WRITE, WqeOp.SEND):
+            kind = "send" if op is WqeOp.SEND else "write"
+            with_imm = bool(f["with_imm"])
+            work.packets = _packets(length, context.mtu, self.params.ack_interval, kind, with_imm)
             work.psns = len(work.packets)
         else:
             read = op is WqeOp.READ
@@ -282,9 +287,11 @@ class Requester(Core):
 
 # The rules work on arrays; asked for one item at a time they cost tens of microseconds, and traffic repeats.
 @lru_cache(maxsize=1 << 12)
-def _packets(length: int, mtu: int, ack_interval: int) -> tuple[tuple[int, int, int, bool], ...]:
-    """(offset, bytes, BTH opcode, AckReq) of each packet of a WRITE."""
-    cut = rules.segment(length, mtu, ack_interval=ack_interval)
+def _packets(
+    length: int, mtu: int, ack_interval: int, kind: str, with_imm: bool
+) -> tuple[tuple[int, int, int, bool], ...]:
+    """(offset, bytes, BTH opcode, AckReq) of each packet of a WRITE or SEND."""
+    cut = rules.segment(length, mtu, kind, with_imm, ack_interval)
     columns = cut.offset.tolist(), cut.length.tolist(), cut.opcode.tolist(), cut.ackreq.astype(bool).tolist()
     return tuple(zip(*columns, strict=True))
 

@@ -13,9 +13,16 @@ from pymodel.nic.golden.core import NAKS, PSN_MASK, Core, Entry, Packet, Qp, psn
 from pymodel.nic.params import AsyncKind, Cnt
 from pymodel.platform import UnmappedError
 
-_NAK_TX: Final = dict(zip(NAKS, (Cnt.NAK_SEQ_TX, Cnt.NAK_INV_TX, Cnt.NAK_ACC_TX, Cnt.NAK_OP_TX), strict=True))
-_WRITE_STARTS: Final = (Bth.WRITE_FIRST, Bth.WRITE_ONLY)
-_WRITE_ENDS: Final = (Bth.WRITE_LAST, Bth.WRITE_ONLY)
+#: syndrome 001ttttt: not ready, the code of the time to wait (wire.md 5)
+_RNR_NAK: Final = 0x20
+#: faults that are found behind the receive WQE: whether one is there is asked first
+_BEHIND_RECEIVE: Final = (rules.RequestFault.OK, rules.RequestFault.ACCESS)
+_NAK_TX: Final[dict[int, Cnt]] = dict(
+    zip(NAKS, (Cnt.NAK_SEQ_TX, Cnt.NAK_INV_TX, Cnt.NAK_ACC_TX, Cnt.NAK_OP_TX), strict=True)
+)
+_FATAL: Final = NAKS[1:]
+_WRITE_STARTS: Final = (Bth.WRITE_FIRST, Bth.WRITE_ONLY, Bth.WRITE_ONLY_IMM)
+_WRITE_ENDS: Final = (Bth.WRITE_LAST, Bth.WRITE_ONLY, Bth.WRITE_LAST_IMM, Bth.WRITE_ONLY_IMM)
 
 
 class Responder(Core):
@@ -37,17 +44,31 @@ class Responder(Core):
             self.count(Cnt.RX_PACKET)
             if qp.nak_sent:
                 qp.nak_sent = False
-                if qp.pending_nak is not None and qp.pending_nak.syndrome == Syndrome.NAK_SEQ:
+                if qp.pending_nak is not None and qp.pending_nak.syndrome not in _FATAL:
                     qp.pending_nak = None  # what it was to ask for is here
             fault = self._judge(qp, packet)
-            if fault is not rules.RequestFault.OK:
+            if fault in _BEHIND_RECEIVE and self._unready(qp, packet):
+                qp.nak_sent = True
+                self._nak(qp, packet.psn, _RNR_NAK | self.params.rnr_timer)
+            elif fault is not rules.RequestFault.OK:
                 if fault is rules.RequestFault.TOO_MANY:
                     self.count(Cnt.RD_TOO_MANY)
                 self._nak(qp, packet.psn, Syndrome(int(rules.FAULT_SYNDROME[fault])))
             elif rules.TAKES_ENTRY[packet.bth]:
                 self._enter(qp, packet)
+            elif packet.bth <= Bth.SEND_ONLY_IMM:
+                self._receive(qp, packet)
             else:
                 self._write(qp, packet)
+
+    def _unready(self, qp: Qp, packet: Packet) -> bool:
+        raise NotImplementedError
+
+    def _receive(self, qp: Qp, packet: Packet) -> None:
+        raise NotImplementedError
+
+    def _received_write(self, qp: Qp, packet: Packet) -> None:
+        raise NotImplementedError
 
     def _judge(self, qp: Qp, packet: Packet) -> rules.RequestFault:
         """Checks at the expected PSN; a First or Only opens its message here, whatever becomes of it."""
@@ -61,6 +82,8 @@ class Responder(Core):
             access = self._access(packet.rkey, True, right, packet.va, packet.dma_len)
         elif bth in ATOMIC_BTH:
             access = self._access(packet.rkey, True, right, packet.va, int(rules.OPERAND_BYTES[bth]))
+        elif bth <= Bth.SEND_ONLY_IMM:
+            access = rules.MrVerdict.OK  # its receive WQE is judged apart
         elif bth in _WRITE_STARTS:
             access = self._access(qp.rkey, True, right, qp.va, qp.dma_len)
         else:
@@ -92,15 +115,21 @@ class Responder(Core):
                 self.count(Cnt.BUS_INBOUND)
                 self._nak(qp, packet.psn, Syndrome.NAK_REM_OP)
                 return
-        qp.received, qp.previous = qp.received + length, packet.bth
-        qp.epsn = (qp.epsn + 1) & PSN_MASK
+        qp.received += length
+        self._executed(qp, packet, packet.bth in _WRITE_ENDS)
         if packet.bth in _WRITE_ENDS:
-            qp.msn = (qp.msn + 1) & PSN_MASK
             self.on_executed(qp.qpn, packet.index)
         if length:
             self.on_write(at, length)
+        self._received_write(qp, packet)
         if packet.ack_req:
             self._ack(qp, packet.psn)
+
+    def _executed(self, qp: Qp, packet: Packet, ends: bool) -> None:
+        """The expected PSN and, at the end of a message, the MSN move on."""
+        qp.previous = packet.bth
+        qp.epsn = (qp.epsn + 1) & PSN_MASK
+        qp.msn = (qp.msn + ends) & PSN_MASK
 
     def _enter(self, qp: Qp, packet: Packet) -> None:
         """Accept a READ or atomic: it counts from here on."""
@@ -287,8 +316,8 @@ class Responder(Core):
         qp.pending_ack = packet
         self._release(qp)
 
-    def _nak(self, qp: Qp, psn: int, syndrome: Syndrome, msn: int | None = None) -> None:
-        """Answer with a NAK; all but NAK 0 end the QP."""
+    def _nak(self, qp: Qp, psn: int, syndrome: int, msn: int | None = None) -> None:
+        """Answer with a NAK; all but NAK 0 and RNR NAK end the QP."""
         packet = self._packet(qp, Bth.ACK, psn)
         packet.syndrome, packet.msn = syndrome, (qp.msn if msn is None else msn) & PSN_MASK
         qp.pending_nak = packet
@@ -296,7 +325,7 @@ class Responder(Core):
         if qp.pending_ack is not None and not psn_ahead(qp.pending_ack.psn, packet.psn):
             qp.pending_ack = None
         self._release(qp)
-        if syndrome is not Syndrome.NAK_SEQ and qp.state is QpState.RTS:
+        if syndrome in _FATAL and qp.state is QpState.RTS:
             self._async(AsyncKind.QP_ERR, qp.qpn)
             self._to_error(qp)
 
@@ -311,7 +340,7 @@ class Responder(Core):
         nak, ack = qp.pending_nak, qp.pending_ack
         if nak is not None and (head is None or not psn_ahead(nak.psn, head)):
             self._emit(qp, nak)
-            self.count(_NAK_TX[Syndrome(nak.syndrome)])
+            self.count(_NAK_TX.get(nak.syndrome, Cnt.RNR_TX))
             qp.pending_nak = nak = None
         if ack is not None and nak is None and (head is None or psn_ahead(head, ack.psn)):
             self._emit(qp, ack)

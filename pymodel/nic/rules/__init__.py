@@ -15,7 +15,7 @@ from pymodel.nic.rules.atomics import (
     result_bytes,
 )
 from pymodel.nic.rules.common import CID_MOD, MAX_MESSAGE, PSN_MOD, as_i64
-from pymodel.nic.rules.completions import cq_has_room, cqe_owner, cqe_slot, requester_cqe
+from pymodel.nic.rules.completions import cq_has_room, cqe_owner, cqe_slot, receive_cqe, requester_cqe
 from pymodel.nic.rules.doorbells import (
     DB_COUNTER,
     CqDbVerdict,
@@ -24,6 +24,7 @@ from pymodel.nic.rules.doorbells import (
     cq_doorbell,
     doorbell_gate,
     index_mask,
+    rq_doorbell,
     sq_doorbell,
 )
 from pymodel.nic.rules.regions import MR_ROW, MrVerdict, Right, mr_check, mr_check_one, mr_table
@@ -123,12 +124,14 @@ __all__ = [
     "read_headers",
     "read_response_headers",
     "read_segment",
+    "receive_cqe",
     "request_fault",
     "request_verdict",
     "requester_cqe",
     "response_error",
     "response_syndrome_ok",
     "result_bytes",
+    "rq_doorbell",
     "segment",
     "sequence_ok",
     "sq_doorbell",

@@ -53,3 +53,37 @@ def requester_cqe(
     told = as_i64(out["wqe_id"]) >> 3
     out["owner"] = cqe_owner(np.where(np.asarray(ignore_overrun, np.bool_), told, as_i64(producer)), depth)
     return out
+
+
+def receive_cqe(
+    index: IntLike,
+    qpn: IntLike,
+    error: IntLike,
+    msg_opcode: IntLike,
+    with_imm: IntLike,
+    imm_data: IntLike,
+    msg_len: IntLike,
+    se: IntLike,
+    producer: IntLike,
+    depth: IntLike,
+    version: IntLike,
+    ignore_overrun: IntLike = False,
+) -> Rec:
+    """CQE_FIELDS [n] of receive WQEs, but for ts (nic.md 5, 6). One with an error tells nothing but that.
+
+    index: of the RQ. msg_opcode: of the sender's WQE. imm_data: as ImmDt carried it. se: of the last packet.
+    producer, depth, ignore_overrun: as in `requester_cqe`, with the RQ index.
+    """
+    number, code = np.atleast_1d(as_i64(index)), np.asarray(error)
+    out: Rec = np.zeros(number.shape, CQE_FIELDS)
+    good = code == 0
+    out["error_code"], out["qp_id"], out["type"] = code, as_i64(qpn) & 0x7FFF, 1
+    for name, value in (
+        ("msg_opcode", msg_opcode), ("with_imm", with_imm), ("msg_len", msg_len), ("se", se),
+    ):  # fmt: skip
+        out[name] = np.where(good, value, 0)
+    out["imm_data"] = np.where(good & (np.asarray(with_imm) != 0), imm_data, 0)
+    out["wqe_id"] = number << 3 & np.where(np.asarray(version) == 1, 0xFFFF, 0xFFFFF)
+    told = as_i64(out["wqe_id"]) >> 3
+    out["owner"] = cqe_owner(np.where(np.asarray(ignore_overrun, np.bool_), told, as_i64(producer)), depth)
+    return out

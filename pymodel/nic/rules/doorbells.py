@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from pymodel.formats.arrays import I64, U8, Bools, IntLike
+from pymodel.formats.recv import RQ_INDEX_BITS
 from pymodel.nic.params import Cnt
 from pymodel.nic.rules.common import CID_MOD, as_i64
 
@@ -22,12 +23,14 @@ class DbVerdict(IntEnum):
     PAGE = 5  # page of another QP, or no QP: ignored
     PARTIAL = 6  # partial strobe: ignored
     RESET = 7  # QP in RESET: ignored
+    RQ = 8  # RQ doorbell to a QP without a receive queue: ignored
 
 
 #: counter of each verdict that is not accepted (nic.md 7)
 DB_COUNTER: Final[Mapping[DbVerdict, Cnt]] = {
     DbVerdict.OVERRUN: Cnt.DB_OVERRUN, DbVerdict.STALE: Cnt.DB_STALE, DbVerdict.PID: Cnt.DB_PID,
     DbVerdict.PAGE: Cnt.DB_PAGE, DbVerdict.PARTIAL: Cnt.DB_PARTIAL, DbVerdict.RESET: Cnt.DB_RESET,
+    DbVerdict.RQ: Cnt.DB_RQ,
 }  # fmt: skip
 
 
@@ -65,6 +68,29 @@ def sq_doorbell(
     return np.select(
         [pid & 7 != 0, distance == 0, distance <= room, distance <= half],
         [DbVerdict.PID, DbVerdict.NO_WORK, DbVerdict.ACCEPTED, DbVerdict.OVERRUN],
+        beyond,
+    ).astype(np.uint8)
+
+
+def rq_doorbell(
+    next_pid: IntLike,
+    current: IntLike,
+    outstanding: IntLike,
+    depth: IntLike,
+    stale_ignored: bool = True,
+) -> U8:
+    """DbVerdict of an RQ doorbell to a QP in RTS or ERR, on the right page, whole (nic.md 3, 5).
+
+    A slot is one 16-byte unit, so next_pid is the producer index, of 17 bits in both versions. Arguments as
+    in `sq_doorbell`; depth 0: the QP has no receive queue.
+    """
+    width = 1 << RQ_INDEX_BITS
+    distance = (as_i64(next_pid) - as_i64(current)) & (width - 1)
+    room = as_i64(depth) - as_i64(outstanding)
+    beyond = DbVerdict.STALE if stale_ignored else DbVerdict.OVERRUN
+    return np.select(
+        [as_i64(depth) == 0, distance == 0, distance <= room, distance <= width >> 1],
+        [DbVerdict.RQ, DbVerdict.NO_WORK, DbVerdict.ACCEPTED, DbVerdict.OVERRUN],
         beyond,
     ).astype(np.uint8)
 

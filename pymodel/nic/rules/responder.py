@@ -13,9 +13,7 @@ from pymodel.nic.rules.common import MAX_MESSAGE, as_i64
 from pymodel.nic.rules.regions import MrVerdict, Right
 
 #: BTH opcodes of requests that this version executes
-BUILT_REQUESTS: Final = frozenset(
-    (Bth.WRITE_FIRST, Bth.WRITE_MIDDLE, Bth.WRITE_LAST, Bth.WRITE_ONLY, Bth.READ_REQUEST, *ATOMIC_BTH)
-)
+BUILT_REQUESTS: Final = frozenset((*range(Bth.SEND_FIRST, Bth.READ_REQUEST + 1), *ATOMIC_BTH))
 #: Right of the MR that a request needs, by BTH opcode (Right.NONE where it needs none): uint8[256]
 REQUEST_RIGHT: Final[U8] = np.zeros(256, np.uint8)
 REQUEST_RIGHT[range(Bth.WRITE_FIRST, Bth.WRITE_ONLY_IMM + 1)] = Right.REM_WRITE
@@ -90,7 +88,7 @@ def request_fault(
     mr: IntLike,
     va: IntLike = 0,
     table_full: IntLike = False,
-    supported: Collection[Bth] = BUILT_REQUESTS,
+    supported: Collection[int] = BUILT_REQUESTS,
 ) -> U8:
     """RequestFault of a request at its expected PSN (wire.md 5).
 
@@ -126,7 +124,7 @@ def request_verdict(
     mr: IntLike,
     va: IntLike = 0,
     table_full: IntLike = False,
-    supported: Collection[Bth] = BUILT_REQUESTS,
+    supported: Collection[int] = BUILT_REQUESTS,
 ) -> U8:
     """Syndrome that answers such a request, Syndrome.ACK where it is executed; see `request_fault`."""
     fault = request_fault(

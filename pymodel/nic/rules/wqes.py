@@ -7,14 +7,14 @@ import numpy as np
 
 from pymodel.formats.arrays import I64, U8, Bools, IntLike, Rec
 from pymodel.formats.cqe import CqeError
-from pymodel.formats.wqe import ATOMIC_MSG_LEN, ATOMIC_OPS, DS_NUM, WqeOp
+from pymodel.formats.wqe import ATOMIC_MSG_LEN, DS_NUM, WqeOp
 from pymodel.nic.params import DEFAULT_PARAMS, Params
 from pymodel.nic.rules.atomics import IS_ATOMIC, OPERAND_BYTES, by_opcode
 from pymodel.nic.rules.common import MAX_MESSAGE, as_i64
 from pymodel.nic.rules.regions import MrVerdict, Right, mr_check
 
 #: opcodes that this version executes
-BUILT: Final = frozenset((WqeOp.WRITE, WqeOp.READ, *ATOMIC_OPS))
+BUILT: Final = frozenset(WqeOp)
 
 _KNOWN: Final[Bools] = np.isin(np.arange(256), list(WqeOp))
 #: a READ or atomic, which a response with data completes, by msg_opcode: bool[256]
@@ -32,7 +32,7 @@ def wqe_check(
     mrs: Rec | None = None,
     bank: IntLike = 0,
     supported: Collection[WqeOp] = BUILT,
-    imm_supported: bool = False,
+    imm_supported: bool | None = None,
     max_rd_atomic: IntLike = DEFAULT_PARAMS.max_rd_atomic,
     params: Params = DEFAULT_PARAMS,
 ) -> U8:
@@ -41,8 +41,8 @@ def wqe_check(
     wqe: WQE_FIELDS [n] (formats.wqe.unpack). index: the slot's free-running index. version: 1 or 2.
     bus_error: the fetch met one. mrs, bank: as in `mr_check`; None leaves the local key unjudged. supported:
     operations that are built; one that is not counts as an unknown opcode (ab). imm_supported: WRITE and SEND
-    with immediate are built; otherwise they are ab like an unknown opcode. max_rd_atomic: of the QP; where it
-    is 0 a READ or atomic can never start: ab, found when it would, so behind the lengths.
+    with immediate are built (None: if SEND is); otherwise they are ab like an unknown opcode. max_rd_atomic:
+    of the QP; where it is 0 a READ or atomic can never start: ab, found when it would, so behind the lengths.
     """
     op = wqe["msg_opcode"]
     atomic, send = IS_ATOMIC[op], op == WqeOp.SEND
@@ -51,6 +51,8 @@ def wqe_check(
     id_mask = np.where(np.asarray(version) == 1, 0xFFFF, 0xFFFFF)
     wrong_id = wqe["wqe_id"] != (as_i64(index) << 3 & id_mask)
     unknown = ~_KNOWN[op] | ~np.isin(op, list(supported))
+    if imm_supported is None:
+        imm_supported = WqeOp.SEND in supported
     wrong_imm = imm & (~data | (not imm_supported))
     size = OPERAND_BYTES[op]
     r_len = wqe["r_len"].astype(np.int64)

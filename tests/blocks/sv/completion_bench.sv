@@ -16,6 +16,7 @@ module completion_bench
     input  logic [ 17:0] qp_start_i,
     input  logic [  5:0] qp_send_cq_i,
     input  logic [  5:0] qp_recv_cq_i,
+    input  logic [ 16:0] qp_rq_start_i,
     input  logic [ 63:0] cq_base_i,
     input  logic [  4:0] cq_log_i,
     input  logic         cq_stride32_i,
@@ -48,6 +49,21 @@ module completion_bench
     input  logic         entry_ce_i,
     input  logic         entry_imm_i,
     input  logic [ 31:0] entry_len_i,
+    // what happens to receive WQEs
+    input  logic         rqdb_valid_i,
+    input  logic [  5:0] rqdb_qpi_i,
+    input  logic [ 16:0] rqdb_idx_i,
+    input  logic         begins_valid_i,
+    input  logic [  5:0] begins_qpi_i,
+    input  logic         ends_valid_i,
+    input  logic [  5:0] ends_qpi_i,
+    input  logic         ends_good_i,
+    input  logic [  7:0] got_code_i,
+    input  logic         got_write_i,
+    input  logic         got_with_imm_i,
+    input  logic         got_se_i,
+    input  logic [ 31:0] got_imm_i,
+    input  logic [ 31:0] got_len_i,
     // CQ doorbell
     input  logic         dbcq_valid_i,
     input  logic [  5:0] dbcq_cqn_i,
@@ -71,6 +87,9 @@ module completion_bench
     output logic         retire_valid_o,
     output logic [  5:0] retire_qpi_o,
     output logic [ 17:0] retire_idx_o,
+    output logic         rq_retire_valid_o,
+    output logic [  5:0] rq_retire_qpi_o,
+    output logic [ 16:0] rq_retire_idx_o,
     output logic         err_valid_o,
     output logic [  5:0] err_qpi_o,
     output logic         async_valid_o,
@@ -84,6 +103,8 @@ module completion_bench
   qp_err_evt_t       drain, comp_err, event_err;
   qp_err_evt_t [4:0] fails;
   qp_idx_t           db, retire;
+  rq_move_t          rq_db, rq_retire;
+  recv_evt_t         recv;
   qp_pos_t           una;
   qp_fail_t          tx_fail, nak_fail, data_fail;
   req_entry_t        entry_new, entry;
@@ -114,6 +135,7 @@ module completion_bench
     ctx.qp.sq_start       = qp_start_i;
     ctx.qp.send_cq        = qp_send_cq_i;
     ctx.qp.recv_cq        = qp_recv_cq_i;
+    ctx.qp.rq_start       = {1'b0, qp_rq_start_i};
     ctx.cq.base           = cq_base_i;
     ctx.cq.log            = cq_log_i;
     ctx.cq.stride32       = cq_stride32_i;
@@ -127,6 +149,13 @@ module completion_bench
   end
   assign drain    = '{valid: drain_valid_i, qpi: drain_qpi_i};
   assign db       = '{valid: db_valid_i, qpi: db_qpi_i, idx: db_idx_i};
+  assign rq_db    = '{valid: rqdb_valid_i, qpi: rqdb_qpi_i, idx: rqdb_idx_i};
+  assign recv     = '{
+      begins: begins_valid_i, begins_qpi: begins_qpi_i, ends: ends_valid_i, good: ends_good_i, qpi: ends_qpi_i,
+      done: '{
+          code: got_code_i, write: got_write_i, with_imm: got_with_imm_i, se: got_se_i, imm: got_imm_i, len: got_len_i
+      }
+  };
   assign una      = '{valid: una_valid_i, qpi: una_qpi_i, idx: una_idx_i, psn: '0, rd: '0, moved: 1'b0, all: 1'b0};
   assign data_fail = '{valid: rsp_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
   assign tx_fail  = '{valid: fail_valid_i, qpi: fail_qpi_i, slot: fail_slot_i, code: fail_code_i};
@@ -151,7 +180,7 @@ module completion_bench
   );
   comp_eng i_dut (
       .clk_i, .rst_ni, .ctx_i(ctx), .qp_rts_i, .qp_err_i, .drain_i(drain), .cq_wait_i, .time_i, .db_i(db), .una_i(una),
-      .stop_i(stop | fail_local), .fail_i(fails),
+      .stop_i(stop | fail_local), .fail_i(fails), .rq_db_i(rq_db), .recv_i(recv), .rq_retire_o(rq_retire),
       .db_cq_valid_i(dbcq_valid_i), .db_cq_cqn_i(dbcq_cqn_i), .db_cq_ci_i(dbcq_ci_i), .db_cq_arm_i(dbcq_arm_i),
       .db_cq_ready_o(dbcq_ready_o), .db_cq_rsp_valid_o(dbcq_rsp_valid_o), .db_cq_rsp_o(dbcq_rsp_o),
       .arm_valid_o(arm_valid), .arm_cqn_o(arm_cqn), .arm_solicit_o(arm_solicit), .overrun_i(overrun),
@@ -182,12 +211,16 @@ module completion_bench
   assign retire_valid_o = retire.valid;
   assign retire_qpi_o   = retire.qpi;
   assign retire_idx_o   = retire.idx;
+  assign rq_retire_valid_o = rq_retire.valid;
+  assign rq_retire_qpi_o   = rq_retire.qpi;
+  assign rq_retire_idx_o   = rq_retire.idx;
   assign err_valid_o    = comp_err.valid || event_err.valid;
   assign err_qpi_o      = comp_err.valid ? comp_err.qpi : event_err.qpi;
   assign async_valid_o  = async_evt.valid;
   assign async_kind_o   = async_evt.kind;
   assign async_number_o = async_evt.number;
-  assign any_o          = retire.valid || err_valid_o || async_evt.valid || event_valid_o || cnt_o != '0;
+  assign any_o          = retire.valid || rq_retire.valid || err_valid_o || async_evt.valid || event_valid_o ||
+                          cnt_o != '0;
   always_comb begin
     cnt_o               = cnt;
     cnt_o[CntCqOverrun] = cnt_overrun;

@@ -120,6 +120,8 @@ module csr_bench
       .*,
       .ctx_o(ctx),
       .drain_o(drain),
+      .rq_db_o(),
+      .rq_retire_i('0),
       .err_comp_i({err_comp_valid_i, err_comp_qpi_i}),
       .err_resp_i({err_resp_valid_i, err_resp_qpi_i}),
       .async_comp_i({async_comp_valid_i, async_comp_kind_i, async_comp_number_i}),

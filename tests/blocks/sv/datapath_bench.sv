@@ -200,6 +200,7 @@ module datapath_bench
       .expect_valid_i, .expect_i(expected), .rewind_i('{valid: rewind_valid_i, qpi: rewind_qpi_i}), .rewound_o,
       .rsp_valid_o, .rsp_ready_i, .rsp_o(rsp),
       .fetch_req_valid_i(1'b0), .fetch_req_ready_o(), .fetch_req_i('0), .fetch_beat_valid_o(), .fetch_beat_o(),
+      .rq_db_i('0), .rq_retire_i('0), .recv_o(),
       .cqe_req_valid_i(1'b0), .cqe_req_ready_o(), .cqe_req_i('0), .cqe_beat_valid_i(1'b0), .cqe_beat_ready_o(),
       .cqe_beat_i('0), .cqe_b_valid_o(), .cqe_b_err_o(),
       .m_axis_tdata(tx_data_o), .m_axis_tkeep(tx_keep_o), .m_axis_tlast(tx_last_o), .m_axis_tvalid(tx_valid_o),

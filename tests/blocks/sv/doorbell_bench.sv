@@ -9,6 +9,8 @@ module doorbell_bench
     input  logic             set_version2_i,
     input  logic [      4:0] set_log_i,
     input  logic [     17:0] set_start_i,
+    input  logic [      4:0] set_rq_log_i,
+    input  logic [     16:0] set_rq_start_i,
     input  logic [      5:0] set_send_cq_i,
     input  logic [      5:0] set_recv_cq_i,
     input  logic [     63:0] qp_rts_i,
@@ -22,6 +24,12 @@ module doorbell_bench
     output logic             sq_valid_o,
     output logic [      5:0] sq_qpi_o,
     output logic [     17:0] sq_pi_o,
+    output logic             rq_valid_o,
+    output logic [      5:0] rq_qpi_o,
+    output logic [     16:0] rq_pi_o,
+    input  logic             rq_retire_valid_i,
+    input  logic [      5:0] rq_retire_qpi_i,
+    input  logic [     16:0] rq_retire_idx_i,
     input  logic             retire_valid_i,
     input  logic [      5:0] retire_qpi_i,
     input  logic [     17:0] retire_idx_i,
@@ -56,6 +64,8 @@ module doorbell_bench
     ctx.qp.version2 = set_version2_i;
     ctx.qp.sq_log = set_log_i;
     ctx.qp.sq_start = set_start_i;
+    ctx.qp.rq_log = set_rq_log_i;
+    ctx.qp.rq_start = 18'(set_rq_start_i);
     ctx.qp.send_cq = set_send_cq_i;
     ctx.qp.recv_cq = set_recv_cq_i;
   end
@@ -75,6 +85,12 @@ module doorbell_bench
       .db_sq_valid_o    (sq_valid_o),
       .db_sq_qpi_o      (sq_qpi_o),
       .db_sq_pi_o       (sq_pi_o),
+      .db_rq_valid_o    (rq_valid_o),
+      .db_rq_qpi_o      (rq_qpi_o),
+      .db_rq_pi_o       (rq_pi_o),
+      .rq_retire_valid_i,
+      .rq_retire_qpi_i,
+      .rq_retire_idx_i,
       .retire_valid_i,
       .retire_qpi_i,
       .retire_idx_i,

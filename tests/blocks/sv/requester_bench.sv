@@ -165,6 +165,7 @@ module requester_bench
       .fetch_beat_valid_i(fbeat_valid_i), .fetch_beat_i(fbeat),
       .job_valid_o, .job_ready_i, .job_o(job), .expect_valid_o, .expect_o(expects), .rewind_o(rewind), .rewound_i,
       .gerr_valid_i, .gerr_qpi_i, .gerr_slot_i, .rsp_valid_i, .rsp_ready_o, .rsp_i(rsp),
+      .rq_db_i('0), .recv_i('0), .rq_retire_o(),
       .cqe_req_valid_o(unused_cqe_req_valid), .cqe_req_ready_i(1'b1), .cqe_req_o(unused_cqe_req),
       .cqe_beat_valid_o(cqe_valid_o), .cqe_beat_ready_i(1'b1), .cqe_beat_o(cqe_beat),
       .cqe_b_valid_i, .cqe_b_err_i(1'b0), .err_o(err), .async_o(unused_async),
