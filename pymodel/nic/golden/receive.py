@@ -93,16 +93,8 @@ class Receiver(Responder, Completer):
         if buffer.error:
             self._nak(qp, packet.psn, syndrome)
             return
-        while (entry := self._due_atomic(qp)) is not None:
-            if not self._execute(qp, entry):
-                return
-        if size:
-            try:
-                self.memory.nic_write(addr, packet.payload)
-            except UnmappedError:
-                self.count(Cnt.BUS_INBOUND)
-                self._nak(qp, packet.psn, Syndrome.NAK_REM_OP)
-                return
+        if not self._land(qp, packet, addr):
+            return
         buffer.length += size
         self._executed(qp, packet, packet.bth in _ENDS)
         if size:

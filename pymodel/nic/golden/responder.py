@@ -99,22 +99,10 @@ class Responder(Core):
         return _request_fault(bth, qp.previous, size, left, context.mtu, rights, access, low_va, full)
 
     def _write(self, qp: Qp, packet: Packet) -> None:
-        """A WRITE packet that passed its checks.
-
-        It may overtake the memory reads of an earlier READ of its QP, but no earlier atomic: those are
-        executed first.
-        """
-        while (entry := self._due_atomic(qp)) is not None:
-            if not self._execute(qp, entry):
-                return
+        """A WRITE packet that passed its checks."""
         at, length = qp.va + qp.received, len(packet.payload)
-        if length:
-            try:
-                self.memory.nic_write(at, packet.payload)
-            except UnmappedError:
-                self.count(Cnt.BUS_INBOUND)
-                self._nak(qp, packet.psn, Syndrome.NAK_REM_OP)
-                return
+        if not self._land(qp, packet, at):
+            return
         qp.received += length
         self._executed(qp, packet, packet.bth in _WRITE_ENDS)
         if packet.bth in _WRITE_ENDS:
@@ -124,6 +112,24 @@ class Responder(Core):
         self._received_write(qp, packet)
         if packet.ack_req:
             self._ack(qp, packet.psn)
+
+    def _land(self, qp: Qp, packet: Packet, at: int) -> bool:
+        """Write the payload of a SEND or WRITE; False where that fails.
+
+        It may overtake the memory reads of an earlier READ of its QP, but no earlier atomic: those are
+        executed first.
+        """
+        while (entry := self._due_atomic(qp)) is not None:
+            if not self._execute(qp, entry):
+                return False
+        if packet.payload:
+            try:
+                self.memory.nic_write(at, packet.payload)
+            except UnmappedError:
+                self.count(Cnt.BUS_INBOUND)
+                self._nak(qp, packet.psn, Syndrome.NAK_REM_OP)
+                return False
+        return True
 
     def _executed(self, qp: Qp, packet: Packet, ends: bool) -> None:
         """The expected PSN and, at the end of a message, the MSN move on."""
