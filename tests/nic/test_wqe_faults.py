@@ -42,7 +42,7 @@ from tests.nic.stage import (
     heap_end,
     local,
     remote,
-)  # fmt: skip
+)
 
 PES = 2
 QPS = 24
