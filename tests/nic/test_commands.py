@@ -7,7 +7,7 @@ idle QPs, CQs and regions, query and a modify to what it is of those in use.
 Stimulus: commands one behind the other through the BAR in random order, while four QPs in each direction
 stream WRITEs, READs and atomics without a pause.
 Checks: the status code of each command by the table of this file; a query behind a refused command shows
-the context as it was; every WQE of the streams completes well; no event, no counter of doorbells; the judge's.
+the context as it was; every WQE of the streams completes well; no event, no doorbell counted; the judge's.
 Timing: none. Not proved: a CMD while another is busy (blocks/test_context.py).
 """
 
@@ -73,7 +73,7 @@ def reserved(masks: dict[int, int]) -> list[tuple[int, Callable[[Words], None]]]
 
 
 def qp_faults(deep: int, unset: int, single: int) -> list[tuple[int, Callable[[Words], None]]]:
-    """(code, change) of a set of a QP in RESET. deep: a depth beyond its CQ's; unset: no CQ; single: taken."""
+    """(code, change) of a set of a QP in RESET. deep: beyond its CQ; unset: no CQ; single: taken."""
     found = [(BAD_DEPTH, field(9, 0, 24, depth)) for depth in (0, 1, 3, DEPTH + 1, 1 << 18, 1 << 23)]
     found += [(BAD_DEPTH, field(9, 32, 24, depth)) for depth in (1, 6, 1 << 17)]
     found += [(BAD_BASE, field(4, bit, 1, 1)) for bit in range(7)]
@@ -241,7 +241,7 @@ class Script:
         return found
 
     def all(self) -> list[Command]:
-        """Everything, lives in their order between the others; the unset CQ is set by none that needs it so."""
+        """Everything, lives in their order between the others; the unset CQ is set at the end."""
         others = [*self.illegal(), *(c for c in self.legal() if not self._sets_unset(c))]
         self.rng.shuffle(others)
         lives = self.lives()
