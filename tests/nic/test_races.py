@@ -2,8 +2,8 @@
 
 Sweep: WRITEs, READs and atomics of both directions on six QPs, held up on the link by a rule; both ends
 reset while they are on their way, set again with start PSNs anywhere, then late packets arrive. A doorbell
-in each of 64 successive cycles around the error CQE of a WQE (bad local key; NAK of the responder), and
-before and behind the command that resets its QP, out of RTS and out of ERR.
+in each of 64 successive cycles around the error CQE of a WQE (bad local key; NAK of the responder),
+around a modify to ERR, before and behind the command that resets its QP, out of RTS and out of ERR.
 Stimulus: full rings, a delay on every request, RESET and SET inside the delay; doorbells after a measured
 time.
 Checks: late packets do arrive in the new life; no byte of either heap changes by them; no CQE comes of
@@ -136,6 +136,54 @@ async def test_doorbells_around_an_error(dut, cause: str) -> None:
         await rig.run(lambda pe, offset=offset: main(pe, offset), sanitize=False)
         await rig.settle()
         await renew(rig, qp, back, (rng.getrandbits(24), rng.getrandbits(24)), cqs=True)
+    await rig.check()
+
+
+@cocotb.test()
+async def test_doorbells_around_a_modify(dut) -> None:
+    """Two more WQEs are announced around the command that moves their QP to ERR: each WQE gets one CQE."""
+    rng = random.Random(f"around a modify {cocotb.RANDOM_SEED}")
+    stage = Stage(dut, small(rng), ())
+    await stage.start()
+    rig, qp, back = stage.rig, stage.ends[0, 1, 0], stage.ends[1, 0, 0]
+    words = rig.fabric.contexts(qp.plan)[0].stage_words()
+    words[8] = 2
+    *staged, (register, command) = command_writes(CmdOp.MODIFY, CmdObj.QP, qp.plan.qpn, words)
+    flushed = 0
+
+    async def post(pe: Pe) -> None:
+        if pe.rank == 0:
+            await qp.put(*[qp.fields(64, 64 * k) for k in range(4)])
+            await qp.ring_sq(qp.head - 2)
+
+    async def take(pe: Pe) -> list[int]:
+        return (await qp.collect(4, PATIENCE))["error_code"].tolist() if pe.rank == 0 else []
+
+    for number in range(WINDOW):
+        for addr, word in staged:
+            await rig.lib.write(0, addr, word)
+        await rig.run(post, sanitize=False)
+        # the command takes some 40 cycles
+        ring = doorbell.sq_encode(qp.head, qp.plan.qpn, qp.plan.version)
+        writes = [(0, register, command), (number, qp.address(0), int(ring))]
+        if number % 4 == 3:
+            writes = [(0, qp.address(0), int(ring)), (number // 2, register, command)]
+        await rig.lib.cycles(rng.randrange(1, 200))
+        for wait, addr, word in writes:
+            await rig.lib.cycles(wait + 1)
+            assert rig.lib.mmio_write(0, addr, word)
+        while await stage.console[0].read(CMD_STATUS) & 1:
+            pass
+        codes = (await rig.run(take, sanitize=False)).returns[0]
+        good = codes.count(0)
+        flushed += len(codes) - good
+        assert codes == [0] * good + [FLUSH] * (4 - good), f"{codes}, {writes}"
+        await rig.settle()
+        assert not qp.visible(), f"a CQE too many, {writes}"
+        assert await stage.console[0].states(qp.plan.qpn) == "ERR"
+        await renew(rig, qp, back, (rng.getrandbits(24), rng.getrandbits(24)), cqs=True)
+    assert flushed >= 2 * WINDOW, f"{flushed} flush CQEs"
+    await stage.events(set())
     await rig.check()
 
 
