@@ -5,10 +5,11 @@ the completions that need it; with cq_wait in each cycle around its end, where e
 between; four QPs on one CQ that wait for room together, get it in steps or not at all.
 Stimulus: WQEs by hand into full CQs; beside the shared CQ a QP on a CQ of its own and one whose CQ ignores
 overrun stream without a pause.
-Checks: as many CQEs as there is room for, none lost, none twice, in order for each QP; an overrun gives one
-event, one count, every QP of the CQ in ERR, each completion that is left discarded and counted, no CQE any
-more; all that share no CQ with it go on; the CQ as good as new once it is programmed again; the judge's.
-Timing: default latencies. Not proved: receive CQs.
+Checks: as many CQEs as there is room for, none lost, none twice, in order for each QP; an overrun gives
+one event, one count, every QP with it as send or receive CQ in ERR, each completion that is left discarded
+and counted, no CQE any more; all that share no CQ with it go on; the CQ as good as new once it is
+programmed again; the judge's.
+Timing: default latencies. Not proved: completions of receives (test_send.py).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ WINDOW = 64
 #: completions that find the CQ full
 MORE = 3
 LIMIT = 900
-#: QPs that share a CQ, the one beside them, the one that ignores overrun
-SHARED, BESIDE, SINGLE = range(4), 4, 5
+#: QPs that share a CQ, one beside them, one that ignores overrun, one whose receive CQ is the shared one
+SHARED, BESIDE, SINGLE, TAKER = range(4), 4, 5, 6
 ROUNDS = 12
 
 
@@ -164,6 +165,7 @@ class Common:
         self.stage = stage
         self.rig = stage.rig
         self.ends = [stage.ends[0, 1, q] for q in SHARED]
+        self.taker = stage.ends[0, 1, TAKER]
         self.cq = self.ends[0]
         self.left = {qp.plan.qpn: list[int]() for qp in self.ends}
 
@@ -171,8 +173,9 @@ class Common:
         """Both ends of all are reset, then the CQ is programmed, then all are set."""
         rig, cq = self.rig, self.cq
         for qp in self.ends:
-            back = self.stage.ends[1, 0, qp.plan.qp_idx]
             qp.plan = replace(qp.plan, cqn=cq.plan.cqn)
+        for qp in (*self.ends, self.taker):
+            back = self.stage.ends[1, 0, qp.plan.qp_idx]
             for end in (qp, back):
                 console = self.stage.console[end.plan.pe]
                 assert await console.command(CmdOp.RESET, CmdObj.QP, end.plan.qpn) == 0
@@ -181,17 +184,18 @@ class Common:
         _, context = rig.fabric.contexts(cq.plan)
         console = self.stage.console[0]
         assert await console.command(CmdOp.SET, CmdObj.CQ, cq.plan.cqn, context.stage_words()) == 0
-        for qp in self.ends:
+        for qp in (*self.ends, self.taker):
             back, psns = self.stage.ends[1, 0, qp.plan.qp_idx], (rng.getrandbits(24), rng.getrandbits(24))
             for end, sq, rq in ((qp, *psns), (back, *psns[::-1])):
                 context, _ = rig.fabric.contexts(replace(end.plan, sq_psn=sq, rq_psn=rq))
                 if end is qp:
-                    context = replace(context, send_cq=cq.plan.cqn, recv_cq=cq.plan.cqn)
+                    context = replace(context, send_cq=qp.plan.cqn, recv_cq=cq.plan.cqn)
                 words = context.stage_words()
                 assert await self.stage.console[end.plan.pe].command(
                     CmdOp.SET, CmdObj.QP, end.plan.qpn, words
                 ) == 0  # fmt: skip
                 end.head = end.plan.start_index
+        for qp in self.ends:
             self.left[qp.plan.qpn] = []
         cq.tail = cq.plan.start_cq
 
@@ -219,7 +223,7 @@ async def test_shared_cq(dut) -> None:
     seed = cocotb.RANDOM_SEED
     version = 1 + seed % 2
     single = {(pe, 1 - pe, SINGLE): {"ignore_overrun": True} for pe in range(PES)}
-    stage = Stage(dut, fabric(6, seed, cq_wait=6000, overrides=single, versions=(version,)), ())
+    stage = Stage(dut, fabric(7, seed, cq_wait=6000, overrides=single, versions=(version,)), ())
     await stage.start()
     rig, console, rng = stage.rig, stage.console[0], random.Random(f"shared {seed}")
     common, flag = Common(stage), [True]
@@ -311,7 +315,8 @@ async def test_shared_cq(dut) -> None:
         overruns += 1
         ring = cq.cell.copy()
         assert await console.asyncs() == [(AsyncKind.CQ_OVERRUN, cq.plan.cqn)], f"round {number}"
-        assert [await console.states(qp.plan.qpn) for qp in common.ends] == ["ERR"] * len(common.ends)
+        states = [await console.states(qp.plan.qpn) for qp in (*common.ends, common.taker)]
+        assert states == ["ERR"] * (len(SHARED) + 1), f"round {number}: {states}"
         await run(after())
         await rig.settle()
         discarded += sum(map(len, common.left.values()))

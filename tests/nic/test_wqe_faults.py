@@ -1,17 +1,18 @@
 """Malformed WQEs of every kind at every place of a fetch burst: the right code, good before, flushes behind.
 
-Sweep: every check of the decode table (nic.md 4) x WRITE, READ, all atomics: the fetch fails in either half
-of the slot; wqe_id off by one slot, by a lap, in each of its bits; opcodes that are none; with_imm, in_line,
-each wrong ds_data_num; messages above 2^31; each length, in each of its bits; lkey in tag and index, range at
-both ends and around the address space, right. One of these alone, or two at once, of which the earlier check
-names the code. Places: alone, first, middle and last WQE of a burst, first of the next one, in front of and
-behind the end of the ring and of a 4 KiB page, one doorbell or two. V1 and V2.
+Sweep: every check of the decode table (nic.md 4) x every opcode, with immediate too: the fetch fails in
+either half of the slot; wqe_id off by one slot, by a lap, in each of its bits; opcodes that are none;
+with_imm, in_line, each wrong ds_data_num; messages above 2^31; each length, in each of its bits; lkey in
+tag and index, range at both ends and around the address space, right. One of these alone, or two at once,
+of which the earlier check names the code. Places: alone, first, middle and last WQE of a burst, first of
+the next one, in front of and behind the end of the ring and of a 4 KiB page, one doorbell or two. V1 and
+V2.
 Stimulus: WQEs by hand, 24 QPs at the same time, lap after lap, both ends of all reset and set in between.
 Checks: codes, opcodes, lengths and wqe_ids of all CQEs in posting order, none besides, by the table of this
 file; bytes of the WQEs before the bad one are in place, those of it and behind it are as they were; the
 judge's (no packet, no byte and no CQE but these).
-Timing: none. Not proved: SEND and immediate; errors that the responder finds (test_errors.py,
-test_read_errors.py).
+Timing: none. Not proved: errors that the responder finds (test_errors.py, test_read_errors.py); receive WQEs
+(test_send.py).
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ QPS = 24
 #: slots of a ring: two pages of 4 KiB
 DEPTH = 64
 PAGE = 4096 // WQE_BYTES
-OPS = (WqeOp.WRITE, WqeOp.READ, *ATOMICS)
+#: opcode, with_imm
+OPS = [(int(op), 0) for op in (WqeOp.SEND, WqeOp.WRITE, WqeOp.READ, *ATOMICS)] + [(0, 1), (1, 1)]
+#: opcodes that only read local memory
+SOURCES = (WqeOp.SEND, WqeOp.WRITE)
 #: codes in the order of the checks
 FETCH, FORMAT, LENGTH, KEY = 0xAC, 0xAB, 0x9F, 0xA7
 #: laps of this file: with 24 QPs each fault comes about twice, each place some 25 times
@@ -74,18 +78,21 @@ class Fault:
     unread: tuple[int, int] | None = None
 
 
-def good(qp: RawQp, op: int) -> dict[str, Any]:
+def good(qp: RawQp, kind: tuple[int, int]) -> dict[str, Any]:
     """A good WQE of an opcode, in a part of both windows that nothing else touches."""
+    op, with_imm = kind
+    if op == WqeOp.SEND:
+        return qp.send(SIZE, with_imm=with_imm)
     if op == WqeOp.WRITE:
-        return qp.fields(SIZE, OWN)
+        return qp.fields(SIZE, OWN, with_imm=with_imm)
     if op == WqeOp.READ:
         return qp.read(SIZE, laddr=local(qp, OWN), raddr=remote(qp, OWN))
     return qp.atomic(op, OWN, OWN)
 
 
-def faults(qp: RawQp, op: int, rng: random.Random) -> Iterator[Fault]:
+def faults(qp: RawQp, kind: tuple[int, int], rng: random.Random) -> Iterator[Fault]:
     """Every way for a WQE at the head of a QP to fail before it is sent."""
-    item, bits = good(qp, op), 16 if qp.plan.version == 1 else 20
+    item, op, bits = good(qp, kind), kind[0], 16 if qp.plan.version == 1 else 20
     for unread in ((0, 64), (64, 64), (0, 128)):
         yield Fault(FETCH, {}, unread)
 
@@ -97,15 +104,16 @@ def faults(qp: RawQp, op: int, rng: random.Random) -> Iterator[Fault]:
     known = {int(o) for o in WqeOp}
     for opcode in (3, 25, 28, 30, 35, 255, rng.choice([o for o in range(256) if o not in known])):
         yield Fault(FORMAT, {"msg_opcode": opcode})
-    if op != WqeOp.WRITE:
+    if op not in SOURCES:
         yield Fault(FORMAT, {"with_imm": 1, "opcode_data": rng.getrandbits(32)})
     yield Fault(FORMAT, {"in_line": 1 - item.get("in_line", 0)})
     wrong = [n for n in range(32) if n != DS_NUM[WqeOp(op)]]
     for number in (DS_NUM[WqeOp(op)] - 1, DS_NUM[WqeOp(op)] + 1, 31, rng.choice(wrong)):
         yield Fault(FORMAT, {"ds_data_num": number})
+    names = ("msg_len", "l_len") if op == WqeOp.SEND else ("msg_len", "r_len", "l_len")
     for length in ((1 << 31) + 1, (1 << 32) - 1):
-        yield Fault(LENGTH, dict.fromkeys(("msg_len", "r_len", "l_len"), length))
-    for name in ("msg_len", "r_len", "l_len"):
+        yield Fault(LENGTH, dict.fromkeys(names, length))
+    for name in names:
         for value in (item[name] - 1, item[name] + 1, 0, item[name] ^ 1 << rng.randrange(32)):
             yield Fault(LENGTH, {name: value})
     yield from local_keys(qp, item)
@@ -119,7 +127,7 @@ def local_keys(qp: RawQp, item: dict[str, Any]) -> Iterator[Fault]:
     ends = (mine.heap_base - 1, heap_end(qp, qp.plan.pe) - size + 1, (1 << 64) - size // 2, 0)
     for address in ends:
         yield Fault(KEY, {"laddr": address})
-    if item["msg_opcode"] != WqeOp.WRITE:
+    if item["msg_opcode"] not in SOURCES:
         index = next(i for i, mr in mine.mrs.items() if mr.ltag == NO_LOCAL_WRITE)
         yield Fault(KEY, {"lkey": mine.mrs[index].lkey(index)})
 
@@ -154,10 +162,10 @@ async def test_every_fault_at_every_place(dut, number: str) -> None:
     await stage.start()
     rig, rng = stage.rig, random.Random(f"wqe faults {cocotb.RANDOM_SEED}")
     places: list[tuple[int, int, int]] = []
-    cases: list[tuple[int, int]] = []
-    seen: set[tuple[int, int]] = set()
+    cases: list[tuple[tuple[int, int], int]] = []
+    seen: set[tuple[int, tuple[int, int]]] = set()
 
-    def draw(qp: RawQp) -> tuple[int, Fault]:
+    def draw(qp: RawQp) -> tuple[tuple[int, int], Fault]:
         """The next fault of the list, or two at once."""
         if not cases:
             counts = {op: len(list(faults(qp, op, rng))) for op in OPS}
@@ -171,7 +179,9 @@ async def test_every_fault_at_every_place(dut, number: str) -> None:
                 return op, pair
         return op, fault
 
-    async def one(qp: RawQp, op: int, fault: Fault, place: tuple[int, int, int], lap: int) -> None:
+    async def one(
+        qp: RawQp, op: tuple[int, int], fault: Fault, place: tuple[int, int, int], lap: int
+    ) -> None:
         _, count, bad = place
         at = [WRITES + (lap % 2) * 8192 + SIZE * k for k in range(count)]
         items = [qp.fields(SIZE, at[k], ce=1) for k in range(count)]
