@@ -133,8 +133,10 @@ def local_keys(qp: RawQp, item: dict[str, Any]) -> Iterator[Fault]:
 
 
 def both(a: Fault, b: Fault) -> Fault | None:
-    """Two faults of one WQE: the earlier check decides. None: they change the same field."""
-    if a.changes.keys() & b.changes.keys() or (a.unread and b.unread):
+    """Two faults of one WQE: the earlier check decides. None: they change the same field, or may make up for
+    each other, as both lengths of a SEND do.
+    """
+    if a.changes.keys() & b.changes.keys() or (a.unread and b.unread) or a.code == b.code == LENGTH:
         return None
     order = (FETCH, FORMAT, LENGTH, KEY)
     first = min(a.code, b.code, key=order.index)
