@@ -117,6 +117,55 @@ FAULTS = [
         "wqe_o.len      = («cls == ClsAtomic») ? seg_want",
         "1'b0",
     ),
+    Fault(
+        "fetch-error-of-the-first-beat",
+        "fetch/fetch_eng.sv",
+        ".bus_err_i(«err_q || beat_i.err»),",
+        "beat_i.err",
+    ),
+    Fault(
+        "decode-segments-behind-lengths",
+        "fetch/wqe_decode.sv",
+        "else if («ds_num != ds_want») wqe_o.err",
+        "ds_num != ds_want && !len_bad",
+    ),
+    Fault(
+        "decode-message-limit",
+        "fetch/wqe_decode.sv",
+        "else if («msg_len > 32'h8000_0000») wqe_o.err",
+        "msg_len > 32'h8000_0001",
+    ),
+    # ---- context
+    Fault(
+        "reset-late",
+        "context/ctx_cmd.sv",
+        "assign reset_o = '{valid: «cmd_op == OpReset && cmd_live» && cmd_bad == '0,",
+        "st_q == StJudge && op_q == OpReset && live_q",
+    ),
+    Fault(
+        "reset-in-spite-of-reserved-bits",
+        "context/ctx_cmd.sv",
+        "cmd_op == OpReset && cmd_live && «cmd_bad == '0»,",
+        "1'b1",
+    ),
+    Fault(
+        "cq-in-use-unchecked",
+        "context/ctx_cmd.sv",
+        "bad_d[CodeCqInUse] = «live_q && cq_rdata.users != '0»;",
+        "1'b0",
+    ),
+    Fault(
+        "refused-region-rights",
+        "context/ctx_pkg.sv",
+        "bad[CodeBadRights] = «(data[2] || data[4]) && !data[1]»;",
+        "1'b0",
+    ),
+    Fault(
+        "fence-snapshot-early",
+        "context/mr_fence.sv",
+        "end else if («delay_q != DelayW'(Delay)») begin",
+        "1'b0",
+    ),
     # ---- requester
     Fault("psn-step-zero-length", "requester/tx_cut.sv", "if («left == '0») num = (LenW + 1)'(1);", "1'b0"),
     Fault(
@@ -252,6 +301,18 @@ FAULTS = [
         "(«!arm_sol_q[done_cqn_i] || done_solicit_i»);",
         "1'b1",
     ),
+    Fault(
+        "room-wakes-one-qp",
+        "completion/comp_pend.sv",
+        "(wake_all ? «wait_q» : '0);",
+        "(wait_q & (~wait_q + NumQp'(1)))",
+    ),
+    Fault(
+        "overrun-ends-one-qp",
+        "completion/cq_event.sv",
+        "walk_q <= («qpi_q != qp_t'(NumQp - 1)»);",
+        "qpi_q != qp_t'(NumQp - 1) && !err_o.valid",
+    ),
     Fault("cqe-bus-error-ignored", "completion/cqe_writer.sv", "assign done_err_o     = «b_err_i»;", "1'b0"),
     Fault("counter-collision", "csr/counter_merge.sv", "if («owed_q != '0») cnt_o", "1'b0"),
     # ---- loss recovery
@@ -289,6 +350,12 @@ FAULTS = [
         "nak-for-each-packet-ahead", "responder/resp_rules.sv", "act_o.ack  = «!state_i.nak_sent»;", "1'b1"
     ),
     # ---- memory
+    Fault(
+        "gather-leaves-the-fence",
+        "memory/gather.sv",
+        "assign mr_drain_busy_o = «ahead_q || fence_busy»;",
+        "1'b0",
+    ),
     Fault("gather-error-ignored", "memory/gather.sv", "assign done_err = «err_q || beat_i.err»;", "1'b0"),
     Fault(
         "gather-not-whole", "memory/gather.sv", "assign whole   = «pkt_q.beats == '0 || head_done»;", "1'b1"
@@ -652,6 +719,15 @@ PROGRAMS = [
     ("tests.nic.test_send", "test_full_receive_cq"),
     ("tests.nic.test_send", "test_solicited_events"),
     ("tests.nic.test_send", "test_late_receivers"),
+    ("tests.nic.test_races", "test_doorbells_behind_a_reset/state=RTS"),
+    ("tests.nic.test_wqe_faults", "test_every_fault_at_every_place/number=one"),
+    ("tests.nic.test_wqe_faults", "test_every_fault_at_every_place/number=two"),
+    ("tests.nic.test_commands", "test_commands_under_traffic"),
+    ("tests.nic.test_fence_sweep", "test_fence/victim=1"),
+    ("tests.nic.test_fence_sweep", "test_fence/victim=3"),
+    ("tests.nic.test_cq_races", "test_room_in_each_cycle/steps=True"),
+    ("tests.nic.test_cq_races", "test_end_of_cq_wait_in_each_cycle"),
+    ("tests.nic.test_cq_races", "test_shared_cq"),
 ]
 #: wall-clock limit of one program, seconds
 TIMEOUT = 240.0

@@ -55,6 +55,7 @@ class Complete(Part):
             self.received.cqe(w, g)
         else:
             self._sent(w, g)
+        self.core.overdue.discard(c)
         self.core.watch_room(c, self.core.time)
 
     def _sent(self, w: Written, g: int) -> None:
@@ -198,13 +199,30 @@ class Complete(Part):
             self.count(pe, Cnt.CQ_OVERRUN)
             s.asyncs[pe].append((AsyncKind.CQ_OVERRUN, int(s.c_cqn[c])))
             self.core.cq_overrun(c)
-        elif waited > limit:
+        elif waited > limit and not moved:
             self.find(Check.DB_AMBIGUOUS, pe, f"room in CQ {int(s.c_cqn[c])}",
                        f"well before or after {limit} cycles", f"after {waited} cycles")  # fmt: skip
         elif moved:
+            if waited > limit:
+                self.core.overdue.add(c)
             s.c_since[c] = -1
+
+    def overran(self, pe: int, cqn: int) -> None:
+        """An event says that a CQ is in overrun: it is, where its time is over or where that is open."""
+        s, core = self.s, self.core
+        for c in np.flatnonzero((s.c_pe == pe) & (s.c_cqn == cqn) & ~s.c_dead).tolist():
+            since = int(s.c_since[c])
+            if c in core.overdue or (since >= 0 and core.time - since > s.cq_wait[pe]):
+                core.overdue.discard(c)
+                self.count(pe, Cnt.CQ_OVERRUN)
+                s.asyncs[pe].append((AsyncKind.CQ_OVERRUN, cqn))
+                core.cq_overrun(c)
 
     def overruns(self) -> None:
         """CQs whose completions have waited too long by now."""
         for c in np.flatnonzero(self.s.c_since >= 0).tolist():
             self.wait_over(c, int(self.s.c_pe[c]), False)
+        for c in sorted(self.core.overdue):
+            self.find(Check.DB_AMBIGUOUS, int(self.s.c_pe[c]), f"room in CQ {int(self.s.c_cqn[c])}",
+                       "an event or a CQE that tells whether it came in time", "neither")  # fmt: skip
+        self.core.overdue.clear()

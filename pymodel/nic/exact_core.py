@@ -93,6 +93,8 @@ class Core:
         self.recovery: dict[int, Recovery] = {}
         #: PE -> passes that may have been counted though nothing was sent, or those that were not
         self.retry_open: Counter[int] = Counter()
+        #: CQs to which room came so late that they may be in overrun: their event or next CQE tells
+        self.overdue: set[int] = set()
         #: g -> packet that an ACK must name since a duplicate WRITE came
         self.dup_due: dict[int, int] = {}
         #: g -> packets, with the cycles of their arrival and their counters, from one on that a NIC without

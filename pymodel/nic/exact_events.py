@@ -104,7 +104,7 @@ class Events(Part):
         s = self.s
         waits = (s.c_pe == pe) & (s.c_since >= 0) & (self.core.time - s.c_since > s.cq_wait[pe])
         contested = any(e.contested for g, q in s.r_reads.items() if s.q_pe[g] == pe for e in q)
-        return bool(self.core.doubt) or contested or bool(waits.any())
+        return bool(self.core.doubt or self.core.overdue) or contested or bool(waits.any())
 
     def finish(self) -> None:
         """The end of the test: events that the output does not show."""

@@ -172,6 +172,7 @@ class Host(Part):
             s.set_cq(c, store.cqs[index])
             s.c_dead[c] = False
             s.c_since[c] = -1
+            self.core.overdue.discard(c)
             s.c_prod[c] = s.c_ci[c] = s.c_start[c]
             self.events.programmed(c)
         elif obj == CmdObj.MR and op == CmdOp.SET:
@@ -258,6 +259,8 @@ class Host(Part):
             event = (data >> 32 & 0xFF, data & MASK24)
             if event not in self.s.asyncs[pe] and event[0] == AsyncKind.QP_ERR:
                 self._told(pe, event[1])
+            if event[0] == AsyncKind.CQ_OVERRUN:
+                self.complete.overran(pe, event[1])
             if event in self.s.asyncs[pe]:
                 self.s.asyncs[pe].remove(event)
             else:

@@ -105,7 +105,7 @@ class Batch:
         columns = Columns(records)
         need(columns.pe < len(s.pes), "PE")
         need(not any(s.cq_wait) or (s.c_prod - s.c_ci < s.c_depth), "full CQ")
-        need(not (core.early or core.doubt or core.going), "open question")
+        need(not (core.early or core.doubt or core.going or core.overdue), "open question")
         part = self._parts(columns)
         need(not len(part[Kind.EVENT, 0]) and self.doorbells.quiet(part[Kind.MMIO_R, 0]), "event")
         for key in _BURSTS:

@@ -501,7 +501,7 @@ module ctx_cmd
     if (!rst_ni) begin
       drain_q <= '0;
     end else begin
-      drain_q.valid <= op_q == OpReset && st_q inside {StDrainQp, StSendUse, StRecvUse, StLastUse, StFire};
+      drain_q.valid <= op_q == OpReset && st_q != StIdle;
       drain_q.qpi   <= num_q[QpW-1:0];
     end
   end
@@ -510,7 +510,8 @@ module ctx_cmd
   assign code_o = 8'(code_q);
   assign ctx_o = ctx_q;
   assign drain_o = drain_q;
-  assign reset_o = '{valid: st_q == StJudge && op_q == OpReset && live_q, qpi: num_q[QpW-1:0]};
+  // with the write of CMD: a doorbell behind it on the bus finds the QP in RESET
+  assign reset_o = '{valid: cmd_op == OpReset && cmd_live && cmd_bad == '0, qpi: cmd_num[QpW-1:0]};
   assign err_cmd_o = '{valid: st_q == StFire && op_q == OpModify && err_target_q, qpi: num_q[QpW-1:0]};
   assign mr_drain_valid_o = st_q == StDrainMr;
 

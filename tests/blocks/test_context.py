@@ -454,6 +454,8 @@ async def test_reset_drains(dut, from_state):
             pattern = [0] * 5 + [1] * 3 + [0] * 6 + [1] + [0] * 40
         else:
             pattern = [1] * busy_for + [0] * 40
+        # the context is read first, while the QP drains already
+        pattern = [0] * 12 + pattern
         await host.write(CMD, 20 << 8 | QP << 4 | RESET)
         while not dut.drain_valid_o.value:
             await FallingEdge(dut.clk_i)

@@ -32,8 +32,8 @@ def test_table_fits_the_design(tmp_path: Path) -> None:
     assert len({fault.name for fault in plant.FAULTS}) == len(plant.FAULTS) >= 20
     plant.mutate(out=tmp_path)
     blocks = {
-        "atomic", "common", "completion", "csr", "doorbell", "fetch", "memory", "receive", "requester",
-        "responder", "wire",
+        "atomic", "common", "completion", "context", "csr", "doorbell", "fetch", "memory", "receive",
+        "requester", "responder", "wire",
     }  # fmt: skip
     assert {fault.block for fault in plant.FAULTS} == blocks
     stale = plant.Fault("stale", "wire/tx_header.sv", "assign pad = «3»;", "4")
