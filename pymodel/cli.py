@@ -26,6 +26,7 @@ from pymodel.operators import select_ops
 from pymodel.run import Loaded, ProgramError, RunConfig, load, run_on_model
 from pymodel.runner import HangError
 from pymodel.sanitizer import RaceError
+from pymodel.unawaited import UnawaitedError
 
 RtlRunner: TypeAlias = "Callable[[RunConfig, str | None], int]"
 """Runs a configuration on the RTL and gives the exit code.
@@ -230,7 +231,7 @@ def _run(config: RunConfig, schedule: str, program: Loaded) -> int:
     name = f"{config.pes} PEs on the model, {schedule}, seed {config.seed}"
     try:
         result = run_on_model(config, program)
-    except (HangError, RaceError) as error:
+    except (HangError, RaceError, UnawaitedError) as error:
         print(f"camhil: {name}: FAILED\n{error}", file=sys.stderr)
         return 1
     except Exception as error:

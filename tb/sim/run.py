@@ -29,7 +29,7 @@ _CAUSES = (
     r"(?i)segmentation fault|assertion .* failed",
 )
 #: exceptions whose text is a report already
-_REPORTS = ("HangError", "RaceError", "RunFailed")
+_REPORTS = ("HangError", "RaceError", "RunFailed", "UnawaitedError")
 #: how long a process that was asked to stop may write waves and coverage, seconds
 _GRACE = 20.0
 

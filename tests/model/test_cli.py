@@ -122,6 +122,23 @@ def test_bad_input(
 
 PUT = "    a, b = pe.alloc(8), pe.alloc(8)\n    await pe.put_nbi(b, a, 8, 1 - pe.rank)\n"
 BAD_SOURCE = "    a = pe.alloc(8)\n    await pe.put_nbi(a, a - 2**21, 8, 1 - pe.rank)\n"
+OTHER = "\n\nasync def other(pe):\n    "
+#: a forgotten ``await``: program, line and name of the call that the one line names
+UNAWAITED = [
+    ("    pe.put_nbi(pe.alloc(8), pe.alloc(8), 8, 1 - pe.rank)\n", 2, "Pe.put_nbi"),
+    # the other PE hangs, which is not the cause
+    (
+        "    if pe.rank:\n        pe.signal_set(pe.alloc(4), 1, 0)\n"
+        "    else:\n        await pe.wait_value(pe.alloc(4), 1)\n",
+        3,
+        "Pe.signal_set",
+    ),
+    ("    assert int(pe.atomic.fetch(pe.alloc(8), 1 - pe.rank)) == 0\n", 2, "Atomics.fetch"),
+    (PUT + "    return pe.quiet(1 - pe.rank)\n", 4, "Pe.quiet"),
+    ("    pe.spawn(other(pe))" + OTHER + "pass\n", 2, "Pe.spawn"),
+    ("    await pe.join(await pe.spawn(other(pe)))" + OTHER + "pe.quiet_all()\n", 5, "Pe.quiet_all"),
+    ("    await pe.wait_until(pe.alloc(8), 8, lambda view: pe.sync_all())\n", 2, "Pe.sync_all"),
+]
 FAILING = [
     (
         "    assert pe.rank == 0, 'planted'\n",
@@ -135,6 +152,14 @@ FAILING = [
     (PUT + "    await pe.store(a, b'x')\n", "race on PE"),
     (BAD_SOURCE + "    await pe.quiet(1 - pe.rank)\n", "completed with error 0xa7 (LOCAL_MR_REQ)"),
     ("    await pe.store(0, b'x')\n", "no region holds 1 bytes at 0x0"),
+    *[
+        (body, f"FAILED\nline {line} of user.py: the call of {call} was never awaited, so it did nothing (")
+        for body, line, call in UNAWAITED
+    ],
+    (
+        "    v = pe.atomic.fetch(pe.alloc(8), 1 - pe.rank)\n    assert v == 0\n",
+        "line 3 of user.py; line 2 of user.py: the call of Atomics.fetch was never awaited",
+    ),
 ]
 
 
@@ -148,7 +173,8 @@ def test_failing_programs(
     assert _call(["run", file, "--schedule", schedule]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"camhil: 2 PEs on the model, {schedule}, seed 0: FAILED\n") and message in err
-    assert "Traceback" not in err
+    assert "Traceback" not in err and "RuntimeWarning" not in err
+    assert "never awaited" not in message or err.count("\n") == 2
 
 
 def test_what_a_run_did_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
