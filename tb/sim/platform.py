@@ -19,6 +19,7 @@ import cocotb
 import numpy as np
 import numpy.typing as npt
 
+from pymodel.causes import blame
 from pymodel.device.pe import DeviceOptions, Pe
 from pymodel.faults.rule import Rule
 from pymodel.host.table import Fabric
@@ -234,6 +235,7 @@ class Rig:
                 self._show()
         except Exception as error:
             self.drain()
+            blame(error, run.pes)
             if self.judge is not None:
                 # the first thing that went wrong comes first: what hangs later mostly follows from it
                 for finding in self.judge.findings[:8]:

@@ -122,6 +122,25 @@ def test_bad_input(
 
 PUT = "    a, b = pe.alloc(8), pe.alloc(8)\n    await pe.put_nbi(b, a, 8, 1 - pe.rank)\n"
 BAD_SOURCE = "    a = pe.alloc(8)\n    await pe.put_nbi(a, a - 2**21, 8, 1 - pe.rank)\n"
+BAD_PUT = "    a = pe.alloc(8)\n    if pe.rank == 0:\n" + 2 * "        await pe.put_nbi(a + 2**30, a, 8, 1)\n"
+#: what a program does after a WQE that fails, and what is printed before and behind the CQE that says why;
+#: in the first nobody has looked into the CQ
+AFTER_ERROR = [
+    ("await pe.wait_value(a, 9)", "", ", and 1 after it", "hang: nothing moved"),
+    ("await pe.quiet(1); await pe.store(a, b'x')", "", ", and 1 after it", "race on PE 0"),
+    (
+        "await pe.quiet(1); assert False, 'planted'",
+        "AssertionError: ",
+        ", and 1 after it",
+        "planted (in main",
+    ),
+    (
+        "await pe.quiet(1); await pe.quiet(1)",
+        "",
+        "",
+        "PE 0 to PE 1, QP 0 (QPN 59): WQE 1 completed with error 0xff",
+    ),
+]
 OTHER = "\n\nasync def other(pe):\n    "
 #: a forgotten ``await``: program, line and name of the call that the one line names
 UNAWAITED = [
@@ -152,6 +171,19 @@ FAILING = [
     (PUT + "    await pe.store(a, b'x')\n", "race on PE"),
     (BAD_SOURCE + "    await pe.quiet(1 - pe.rank)\n", "completed with error 0xa7 (LOCAL_MR_REQ)"),
     ("    await pe.store(0, b'x')\n", "no region holds 1 bytes at 0x0"),
+    *[
+        (
+            BAD_PUT + f"        {then}\n",
+            f"FAILED\n{kind}PE 0 to PE 1, QP 0 (QPN 59): WQE 0 completed with error 0xa5 (NAK_MR): the peer"
+            f" refused key, right or address range (NAK 2){more}\n{text}",
+        )
+        for then, kind, more, text in AFTER_ERROR
+    ],
+    (BAD_PUT + "        await pe.quiet(1)\n        pe.nothing\n", "FAILED\nAttributeError: 'Pe' object has no"),
+    (
+        BAD_PUT + "        await pe.quiet(1)\n        pe.nothing\n",
+        "of user.py; PE 0 to PE 1, QP 0 (QPN 59): WQE 0 c",
+    ),
     *[
         (body, f"FAILED\nline {line} of user.py: the call of {call} was never awaited, so it did nothing (")
         for body, line, call in UNAWAITED
