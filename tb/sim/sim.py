@@ -178,9 +178,19 @@ def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
         return code
     print(
         f"{name}: {summary['wqes']} WQEs, {summary['packets']} packets, {summary['bytes']} bytes,"
-        f" {summary['cycles']} cycles: good"
+        f" {_faults(summary)}{summary['cycles']} cycles: good"
     )
     return 0
+
+
+def _faults(summary: Mapping[str, Any]) -> str:
+    """What rules did to the link of a run, as ``camhil run`` says it of the model; '' where it had none."""
+    figures = summary["figures"]
+    if "retries" not in figures:
+        return ""
+    prefix = "faults_"
+    kinds = [f"{n} {key.removeprefix(prefix)}" for key, n in figures.items() if key.startswith(prefix)]
+    return f"faults: {', '.join(kinds) or 'none'} ({figures['retries']} retries), "
 
 
 def _table(summary: Mapping[str, Any]) -> str:

@@ -179,7 +179,7 @@ FAILING = [
         )
         for then, kind, more, text in AFTER_ERROR
     ],
-    (BAD_PUT + "        await pe.quiet(1)\n        pe.nothing\n", "FAILED\nAttributeError: 'Pe' object has no"),
+    (BAD_PUT + "        await pe.quiet(1)\n        pe.nothing\n", "FAILED\nAttributeError: 'Pe' object"),
     (
         BAD_PUT + "        await pe.quiet(1)\n        pe.nothing\n",
         "of user.py; PE 0 to PE 1, QP 0 (QPN 59): WQE 0 c",
