@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pymodel import faults
+from pymodel.cli import nothing_sent
+from pymodel.cli_input import one_line, run_seed
 from pymodel.host.table import FabricConfig
 from pymodel.run import ProgramError, RunConfig, load
 from tb.sim import build, run
@@ -178,7 +180,7 @@ def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
         return code
     print(
         f"{name}: {summary['wqes']} WQEs, {summary['packets']} packets, {summary['bytes']} bytes,"
-        f" {_faults(summary)}{summary['cycles']} cycles: good"
+        f" {_faults(summary)}{summary['cycles']} cycles: good{nothing_sent(summary['packets'], config.pes)}"
     )
     return 0
 
@@ -215,7 +217,7 @@ class OneLineParser(argparse.ArgumentParser):
     """argparse whose errors are one line and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {one_line(message)}\n")
 
 
 def _window(text: str) -> tuple[int, int] | None:
@@ -225,6 +227,12 @@ def _window(text: str) -> tuple[int, int] | None:
     if not (colon and start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
         raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO in ns")
     return int(start), int(end)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
+    return text == "1"
 
 
 def _fault_options(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -263,7 +271,8 @@ def _run_one(config: SimConfig, args: argparse.Namespace, out: Path) -> int:
             file=sys.stderr,
         )
     else:
-        print("good: every packet, byte and CQE as the golden model says", flush=True)
+        nothing = nothing_sent(summary["packets"], args.pes)
+        print(f"good{nothing or ': every packet, byte and CQE as the golden model says'}", flush=True)
     return code
 
 
@@ -275,16 +284,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     default = ", then ".join(DEFAULT_PROGRAMS)
     parser.add_argument("--test", default="", help=f"a program of programs/ or a .py file; else {default}")
     parser.add_argument("--pes", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--waves", action="store_true")
-    parser.add_argument("--pcap", action="store_true", help="write every packet to run.pcapng")
-    parser.add_argument("--timeline", action="store_true", help="write timeline.json for Perfetto")
+    parser.add_argument("--seed", type=run_seed, default=1)
+    # "" is what make gives where the user says nothing
+    for name, text in (
+        ("waves", "write waves.fst"),
+        ("pcap", "write every packet to run.pcapng"),
+        ("timeline", "write timeline.json for Perfetto"),
+    ):
+        parser.add_argument(
+            f"--{name}", nargs="?", const="1", default="", type=_switch, metavar="0|1", help=text
+        )
     parser.add_argument("--faults", default="", help="faults on the link: rules, ; between them")
     parser.add_argument("--fault-file", default="", metavar="FILE", help="the same, one rule a line")
     parser.add_argument(
         "--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves and capture cover"
     )
     args = parser.parse_args(argv)
+    if args.window is not None and not (args.waves or args.pcap):
+        parser.error("argument --window: says what waves or capture cover, so give WAVES=1 or PCAP=1 too")
     todo: list[tuple[SimConfig, Path]] = []
     try:
         rules = _fault_sources(args)

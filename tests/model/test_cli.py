@@ -53,6 +53,16 @@ def test_options(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_a_verdict_on_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No WQE at all: not simply good."""
+    assert _call(["run", HELLO, "--schedule", "eager", "--pes", "1"]) == 0
+    assert capsys.readouterr().out.endswith(" cycles: good, but nothing was sent: 1 PE has no peer\n")
+    assert _call(["run", _program(tmp_path, GOOD), "--schedule", "eager"]) == 0
+    assert capsys.readouterr().out.endswith(" cycles: good, but nothing was sent\n")
+    assert _call(["run", HELLO, "--schedule", "eager"]) == 0
+    assert capsys.readouterr().out.endswith(" cycles: good\n")
+
+
 def test_a_program_may_bring_its_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`fabric(n_pes, seed)` of the file decides instead of the options; a bad one is bad input."""
     body = (
@@ -81,6 +91,9 @@ BAD = [
     (["run", "{}", "--pes", "16", "--qps", "5"], GOOD, "5 QPs to each of 15 peers: a NIC has 64 QPs"),
     (["run", "{}", "--qps", "0"], GOOD, "0 QPs per peer: at least 1"),
     (["run", "{}", "--on", "silicon"], GOOD, "invalid choice: 'silicon'"),
+    (["run", "{}", "--seed", str(1 << 63)], GOOD, "argument --seed: must be less than 2^63"),
+    (["run", "{}", "--post-cycles", "-1"], GOOD, "-1 cycles for a post: 0 to 1000000"),
+    (["run", "{}", "--post-cycles", "1000001"], GOOD, "1000001 cycles for a post: 0 to 1000000"),
     (["run", "{}", "--schedule", "busy"], GOOD, "invalid choice: 'busy'"),
     (["run", "{}", "--seed", "x"], GOOD, "argument --seed: invalid int value"),
     (["run", "{}", "--seed", "-3"], GOOD, "argument --seed: must be 0 or more"),
@@ -171,6 +184,11 @@ FAILING = [
     (PUT + "    await pe.store(a, b'x')\n", "race on PE"),
     (BAD_SOURCE + "    await pe.quiet(1 - pe.rank)\n", "completed with error 0xa7 (LOCAL_MR_REQ)"),
     ("    await pe.store(0, b'x')\n", "no region holds 1 bytes at 0x0"),
+    (
+        "    await pe.put_nbi(pe.alloc(8), pe.alloc(8), 8, pe.rank)\n",
+        ", QP 0, whose SQ depth is 0: no PE has a QP to itself: use pe.store (in main of PE",
+    ),
+    ("    await pe.quiet(pe.rank)\n", "FAILED\nNoQueueError: PE "),
     *[
         (
             BAD_PUT + f"        {then}\n",

@@ -1,12 +1,14 @@
 """`make sim` and `camhil run --on rtl` as a user meets them: mistakes in programs and in options.
 
-Sweep: a forgotten ``await``.
-Stimulus: `tb.sim.sim` in process, on two NICs. Checks: exit codes; what is printed says what was wrong.
+Sweep: a forgotten ``await``; variables of make that say nothing; a run in which nothing is sent.
+Stimulus: `tb.sim.sim` in process, on two NICs or one, and make itself where nothing runs.
+Checks: exit codes; what is printed says what was wrong.
 Timing: none. Not proved: what the golden model alone says (tests/model/test_cli.py).
 """
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,3 +41,49 @@ def test_a_forgotten_await(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert lines[0].endswith("FAILED") and lines[1].startswith(said) and lines[2].startswith("log: ")
     assert sim.main(["--test", file, "--pes", "2"]) == 1
     assert f"FAILED: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (["SEED=-1"], "argument --seed: must be 0 or more"),
+        (["SEED=99999999999999999999"], "argument --seed: must be less than 2^63"),
+        (["SEED=one"], "argument --seed: invalid int value: 'one'"),
+        (["WAVES=yes"], "argument --waves: 'yes' is neither 0 nor 1"),
+        (["PCAP=yes"], "argument --pcap: 'yes' is neither 0 nor 1"),
+        (["TIMELINE=2"], "argument --timeline: '2' is neither 0 nor 1"),
+        (["WINDOW=0:100"], "argument --window: says what waves or capture cover, so give WAVES=1 or PCAP=1"),
+        (["WINDOW=0:100", "WAVES=0", "PCAP="], "argument --window: says what waves"),
+        (["WINDOW=100:0", "PCAP=1"], "argument --window: '100:0' is not FROM:TO in ns"),
+        (["TEST=no_such"], "no program 'no_such'"),
+        (["PES=17", "TEST=mixed"], "17 PEs: a fabric has 1 to 16"),
+    ],
+)
+def test_bad_variables(variables: list[str], message: str) -> None:
+    """What make hands over: one line, exit code 2, nothing runs."""
+    done = subprocess.run(
+        ["make", "-o", ".venv/.setup-ok", "sim", *variables], cwd=build.ROOT, capture_output=True, text=True
+    )
+    first, make = done.stderr.splitlines()
+    assert done.stdout == "" and first.startswith(f"make sim: {message}") and make.endswith("Error 2")
+
+
+def test_switches(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """0 and nothing switch off, 1 switches on."""
+    base = ["--test", "hello_put", "--pes", "2"]
+    assert sim.main([*base, "--waves", "0", "--pcap", "", "--timeline", "0"]) == 0
+    assert "capture" not in capsys.readouterr().out
+    assert sim.main([*base, "--waves", "", "--pcap", "1", "--timeline", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "capture: " in out and "timeline: " in out
+
+
+def test_nothing_sent(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A verdict on nothing says so: one PE, or programs that post nothing."""
+    assert sim.main(["--test", program(folder, "    pass\n"), "--pes", "2"]) == 0
+    assert capsys.readouterr().out.endswith("good, but nothing was sent\n")
+    hello = str(sim.PROGRAMS / "hello_put.py")
+    assert sim.run_rtl(RunConfig(hello, pes=1, on="rtl")) == 0
+    assert capsys.readouterr().out.endswith(": good, but nothing was sent: 1 PE has no peer\n")
+    assert sim.run_rtl(RunConfig(hello, pes=2, on="rtl")) == 0
+    assert capsys.readouterr().out.endswith(" cycles: good\n")
