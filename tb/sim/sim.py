@@ -30,6 +30,8 @@ DEFAULT_PROGRAMS = ("moe_prefill", "mixed")
 _LINE_EVERY = 5.0
 #: where a run says in one line what its capture holds
 _CAPTURE = "capture.txt"
+#: what the programs of a run print, as they print it
+PRINTED = "printed.txt"
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,35 @@ class SimConfig:
 
 class _Progress(threading.Thread):
     """Shows what the simulator writes into its progress file: on one line of a terminal, else a line now and
-    then."""
+    then. And what the programs print, all of it, as it comes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
         self._path, self._end, self._shown = path, threading.Event(), ""
+        self._printed, self._at = path.with_name(PRINTED), 0
         path.unlink(missing_ok=True)
+        self._printed.unlink(missing_ok=True)
+
+    def _pass_on(self) -> None:
+        try:
+            with self._printed.open("rb") as file:
+                file.seek(self._at)
+                new = file.read()
+        except OSError:
+            return
+        # only whole lines, as other lines come between
+        new = new if self._end.is_set() else new[: new.rfind(b"\n") + 1]
+        if new:
+            self._at += len(new)
+            clear = "\r\x1b[K" if self._shown and sys.stderr.isatty() else ""
+            print(clear, end="", file=sys.stderr, flush=True)
+            print(new.decode(errors="replace"), end="" if new.endswith(b"\n") else "\n", flush=True)
 
     def run(self) -> None:
         tty = sys.stderr.isatty()
         last = time.monotonic()
         while not self._end.wait(0.3):
+            self._pass_on()
             try:
                 text = self._path.read_text()
             except OSError:
@@ -92,6 +112,7 @@ class _Progress(threading.Thread):
     def stop(self) -> None:
         self._end.set()
         self.join()
+        self._pass_on()
         if self._shown and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -106,8 +127,9 @@ def simulate(
 ) -> tuple[int, dict[str, Any], str]:
     """Build what is needed and run; gives (exit code, summary, reason of the failure or '').
 
-    ``out`` takes sim.log, results.xml, summary.json, for a run with a capture capture.txt, and, with
-    ``waves``, waves.fst, of ``window`` (from, to in ns) only where that is given. Raises BuildError.
+    ``out`` takes sim.log, results.xml, summary.json, printed.txt (shown as it comes), for a run with a
+    capture capture.txt, and, with ``waves``, waves.fst, of ``window`` (from, to in ns) only where that is
+    given. Raises BuildError.
     """
     pes = config.run.pes
     bench = build.nic_bench(pes)

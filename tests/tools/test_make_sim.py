@@ -1,6 +1,6 @@
 """`make sim` and `camhil run --on rtl` as a user meets them: mistakes in programs and in options.
 
-Sweep: a forgotten ``await``; variables of make that say nothing; a run in which nothing is sent.
+Sweep: a forgotten ``await``; prints; variables of make that say nothing; a run in which nothing is sent.
 Stimulus: `tb.sim.sim` in process, on two NICs or one, and make itself where nothing runs.
 Checks: exit codes; what is printed says what was wrong.
 Timing: none. Not proved: what the golden model alone says (tests/model/test_cli.py).
@@ -87,3 +87,21 @@ def test_nothing_sent(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.endswith(": good, but nothing was sent: 1 PE has no peer\n")
     assert sim.run_rtl(RunConfig(hello, pes=2, on="rtl")) == 0
     assert capsys.readouterr().out.endswith(" cycles: good\n")
+
+
+def test_what_a_program_prints(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows, once, from both commands, also where the run fails or the last line has no end."""
+    body = (
+        "    print('PE', pe.rank, 'é')\n    await pe.barrier_all()\n"
+        "    print('last words', end='')\n    assert pe.rank == 0, 'planted'\n"
+    )
+    file = program(folder, body)
+    assert sim.run_rtl(RunConfig(file, on="rtl")) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines[:2]) == ["PE 0 é", "PE 1 é"] and lines[2].startswith("last words") and len(lines) == 3
+    assert sim.main(["--test", file, "--pes", "2"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "user on 2 NICs, seed 1" and sorted(out[1:3]) == ["PE 0 é", "PE 1 é"]
+    # nothing is left over for the next run
+    assert sim.main(["--test", "hello_put", "--pes", "2"]) == 0
+    assert "PE 0" not in capsys.readouterr().out
