@@ -1,4 +1,4 @@
-"""docs/faults.md: its first rule file, with the commands that the page gives for it.
+"""docs/faults.md: its first rule file, with the commands given for it; how all pages call camhil.
 
 Sweep: both platforms. Stimulus: the page's own text. Checks: the run is good, and each kind of fault that the
 file names came up, on the model at least. Timing: none. Not proved: the other examples of the page.
@@ -39,3 +39,10 @@ def test_the_first_rule_file(tmp_path: Path) -> None:
         # all but the one that needs QPN 3 at that place
         kinds = ("duplicate", "reorder") if "rtl" in command else ("delay", "duplicate", "corrupt", "reorder")
         assert all(kind in runs[0] for kind in kinds), runs
+
+
+def test_commands_can_be_pasted() -> None:
+    """Nobody has ``camhil`` on his path before he has looked for it."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        bare = re.findall(r"(?<!\.venv/bin/)\bcamhil (?:run|decode|encode|select-ops)\b", page.read_text())
+        assert not bare, f"{page.name}: {bare}"
