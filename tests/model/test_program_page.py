@@ -18,8 +18,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
 #: what the device API and reports use; the docstrings of pe.py have them
 INNER = {
     "atomics_checked", "core", "driver", "fabric", "figures", "heap_base", "heap_bases", "heap_size",
-    "last_post", "last_wqe", "lkey", "local_tensor", "options", "ptr", "qp", "qps", "rdma_config", "seed", "step",
-    "steps", "team_world", "ub", "use", "view", "waits", "words",
+    "last_post", "last_wqe", "lkey", "local_tensor", "options", "ptr", "qp", "qps", "rdma_config", "seed",
+    "step", "steps", "team_world", "ub", "use", "view", "waits", "words",
 }  # fmt: skip
 
 

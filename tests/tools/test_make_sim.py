@@ -1,6 +1,7 @@
 """`make sim` and `camhil run --on rtl` as a user meets them: mistakes in programs and in options.
 
-Sweep: a forgotten ``await``; prints; variables of make that say nothing; a run in which nothing is sent.
+Sweep: a forgotten ``await``; prints; variables of make that say nothing; a run in which nothing is sent;
+rules of the link.
 Stimulus: `tb.sim.sim` in process, on two NICs or one, and make itself where nothing runs.
 Checks: exit codes; what is printed says what was wrong.
 Timing: none. Not proved: what the golden model alone says (tests/model/test_cli.py).
@@ -8,12 +9,14 @@ Timing: none. Not proved: what the golden model alone says (tests/model/test_cli
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from pymodel import cli
 from pymodel.run import RunConfig
 from tb.sim import build, sim
 
@@ -105,3 +108,65 @@ def test_what_a_program_prints(folder: Path, capsys: pytest.CaptureFixture[str])
     # nothing is left over for the next run
     assert sim.main(["--test", "hello_put", "--pes", "2"]) == 0
     assert "PE 0" not in capsys.readouterr().out
+
+
+LOSSY = "packet 2: drop; packet 4: duplicate"
+
+
+def test_make_sim_with_faults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`make sim FAULTS= FAULT_FILE=`: rules act, the table and faults.txt have them, the run is good."""
+    rules = folder / "some.rules"
+    rules.write_text("# one\npacket 5: reorder 1\n")
+    base = ["--test", "gather_get", "--pes", "2", "--seed", "3"]
+    assert sim.main([*base, "--faults", LOSSY, "--fault-file", str(rules)]) == 0
+    out = capsys.readouterr().out
+    kinds = [int(number) for number in re.findall(r"^  faults (?:drop|duplicate|reorder) +(\d+)$", out, re.M)]
+    assert len(kinds) == 3 and all(kinds) and re.search(r"^  retries +[1-9]", out, re.M)
+    assert out.endswith("good: every packet, byte and CQE as the golden model says\n")
+    log = (folder / "sim" / "gather_get" / "faults.txt").read_text()
+    assert f"{rules}:2" in log and log.splitlines()[-1].startswith("faults: ")
+    # and without rules there are none
+    assert sim.main(base) == 0
+    assert "faults" not in capsys.readouterr().out
+
+
+def test_make_sim_with_faults_that_nobody_survives(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error CQE is the first thing said, and the command repeats the rules."""
+    assert (
+        sim.main(["--test", "ring_put", "--pes", "2", "--faults", "direction 0->1 opcode write: drop"]) == 1
+    )
+    err = capsys.readouterr().err.splitlines()
+    first = next(line for line in err if line.startswith("FAILED: "))
+    assert re.match(
+        r"FAILED: PE 0 to PE 1, QP 0 \(QPN \d+\): WQE 0 completed with error 0xa2 \(RTO_REQ\): no ", first
+    )
+    again = next(line for line in err if line.startswith("again: "))
+    assert "make sim TEST=ring_put PES=2 SEED=1 FAULTS='direction 0->1 opcode write: drop'" in again
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--faults", "every 1/20: dorp"], "make sim: FAULTS:1:13: "),
+        (["--fault-file", "/no/such/file"], "make sim: cannot read '/no/such/file': No such file"),
+    ],
+)
+def test_bad_rules(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit code 2."""
+    assert sim.main(["--test", "hello_put", "--pes", "2", *options]) == 2
+    seen = capsys.readouterr()
+    assert seen.out == "" and seen.err.startswith(message) and seen.err.count("\n") == 1
+
+
+def test_camhil_run_with_faults(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`camhil run --on rtl --fault --fault-file`: the line of the run says what was done to the link."""
+    rules = folder / "some.rules"
+    rules.write_text("packet 5: reorder 1\n")
+    words = ["run", str(sim.PROGRAMS / "gather_get.py"), "--on", "rtl", "--seed", "3"]
+    faults = [word for rule in LOSSY.split("; ") for word in ("--fault", rule)]
+    assert cli.main([*words, *faults, "--fault-file", str(rules)], rtl=sim.run_rtl) == 0
+    out = capsys.readouterr().out
+    said = r" faults: 1 drop, 1 duplicate, 1 reorder \([1-9]\d* retries\), \d+ cycles: good\n$"
+    assert re.search(said, out), out
+    assert cli.main(words, rtl=sim.run_rtl) == 0
+    assert "faults" not in capsys.readouterr().out
