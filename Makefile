@@ -29,8 +29,8 @@ $(STAMP): requirements.lock pyproject.toml tools/setup.sh
 
 .PHONY: sim
 sim: $(STAMP) ## the main job: a device program on the RTL NICs, all checked; TEST=program SEED=n PES=n WAVES=1 PCAP=1 TIMELINE=1 RTL=folder FAULTS="rule; rule" FAULT_FILE=file
-	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed $(SEED) --pes $(PES) $(if $(filter 1,$(WAVES)),--waves) \
-	  $(if $(filter 1,$(PCAP)),--pcap) $(if $(filter 1,$(TIMELINE)),--timeline) --window "$(WINDOW)" --faults "$(FAULTS)" --fault-file "$(FAULT_FILE)"
+	@$(PY) -m tb.sim.sim --test "$(TEST)" --seed "$(SEED)" --pes "$(PES)" --waves "$(WAVES)" --pcap "$(PCAP)" \
+	  --timeline "$(TIMELINE)" --window "$(WINDOW)" --faults "$(FAULTS)" --fault-file "$(FAULT_FILE)"
 
 .PHONY: test
 test: $(STAMP) ## the tests, at most 20 minutes; JOBS=n SEED=n TEST=expression
@@ -53,7 +53,7 @@ soak: $(STAMP) ## random traffic under random faults until the time is up; MINUT
 
 .PHONY: waves
 waves: $(STAMP) ## TEST=name (test or program) with waves, laid out along the data path for GTKWave; WINDOW=from:to ns
-	@$(PY) tools/waves.py --test "$(TEST)" --seed $(SEED) --pes $(PES) --window "$(WINDOW)"
+	@$(PY) tools/waves.py --test "$(TEST)" --seed "$(SEED)" --pes "$(PES)" --window "$(WINDOW)"
 
 .PHONY: lint
 lint: $(STAMP) ## verilator -Wall, pyslang, verible, ruff, mypy, sources of benches, generated files

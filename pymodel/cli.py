@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias
 from pymodel import faults
 from pymodel.cli_decode import KINDS, decode
 from pymodel.cli_encode import encode
-from pymodel.cli_input import InputError, one_line
+from pymodel.cli_input import InputError, one_line, run_seed
 from pymodel.device.pe import POLL_LIMIT
 from pymodel.generation import Generation
 from pymodel.host.table import Fabric
@@ -26,6 +26,10 @@ from pymodel.operators import select_ops
 from pymodel.run import Loaded, ProgramError, RunConfig, load, run_on_model
 from pymodel.runner import HangError
 from pymodel.sanitizer import RaceError
+from pymodel.unawaited import UnawaitedError
+
+MAX_POST_CYCLES = 1_000_000
+"""More for one post is no device any more."""
 
 RtlRunner: TypeAlias = "Callable[[RunConfig, str | None], int]"
 """Runs a configuration on the RTL and gives the exit code.
@@ -42,17 +46,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"camhil: {one_line(message)}\n")
 
 
-def _seed(text: str) -> int:
-    """A run seed; the generators of the programs take none below 0."""
-    try:
-        seed = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
-    if seed < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return seed
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="camhil", description="Hardware-in-the-loop verification of device-initiated RDMA.")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
@@ -60,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("program", help="Python file with 'async def main(pe)'")
     run.add_argument("--pes", type=int, default=2, help="number of PEs, 1 to 16 (default 2)")
     run.add_argument("--on", choices=("model", "rtl"), default="model", help="golden NICs alone, or the RTL")
-    run.add_argument("--seed", type=_seed, default=0, help="run seed, 0 or more (default 0)")
+    run.add_argument("--seed", type=run_seed, default=0, help="run seed, 0 to 2^63 - 1 (default 0)")
     run.add_argument(
         "--schedule",
         choices=(*SCHEDULES, "all"),
@@ -222,6 +215,15 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.poll_limit is not None and args.poll_limit < 1:
         raise ValueError(f"poll limit {args.poll_limit}: at least 1")
+    if not 0 <= args.post_cycles <= MAX_POST_CYCLES:
+        raise ValueError(f"{args.post_cycles} cycles for a post: 0 to {MAX_POST_CYCLES}")
+
+
+def nothing_sent(count: int, pes: int) -> str:
+    """What the line of a good run adds where no WQE or packet was (``count`` 0): a verdict on nothing."""
+    if count:
+        return ""
+    return ", but nothing was sent: 1 PE has no peer" if pes == 1 else ", but nothing was sent"
 
 
 def _run(config: RunConfig, schedule: str, program: Loaded) -> int:
@@ -230,7 +232,7 @@ def _run(config: RunConfig, schedule: str, program: Loaded) -> int:
     name = f"{config.pes} PEs on the model, {schedule}, seed {config.seed}"
     try:
         result = run_on_model(config, program)
-    except (HangError, RaceError) as error:
+    except (HangError, RaceError, UnawaitedError) as error:
         print(f"camhil: {name}: FAILED\n{error}", file=sys.stderr)
         return 1
     except Exception as error:
@@ -251,5 +253,5 @@ def _run(config: RunConfig, schedule: str, program: Loaded) -> int:
     if result.faults:
         kinds = ", ".join(f"{n} {kind}" for kind, n in result.faults.items())
         done.append(f"faults: {kinds} ({result.retries} retries)")
-    print(f"{name}: {', '.join(done)}, {result.cycles} cycles: good")
+    print(f"{name}: {', '.join(done)}, {result.cycles} cycles: good{nothing_sent(result.posts, config.pes)}")
     return 0

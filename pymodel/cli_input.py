@@ -1,13 +1,17 @@
-"""What the codec commands read: hexadecimal text, files, standard input. Every refusal is one line."""
+"""What the commands read: seeds, hexadecimal text, files, standard input. Every refusal is one line."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from typing import Final
 
 #: more than any sensible input; keeps an endless stream from filling the memory
 MAX_INPUT: Final = 64 << 20
+
+SEEDS: Final = 1 << 63
+"""Run seeds are below this: what the generators of the testbench tell apart."""
 
 _SEPARATORS: Final = re.compile(r"[\s:]+")
 _DIGITS: Final = re.compile(r"[0-9a-fA-F]*\Z")
@@ -20,6 +24,19 @@ class InputError(ValueError):
 def one_line(text: str) -> str:
     """`text` with everything that is not printable (line ends, escape codes, surrogates) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def run_seed(text: str) -> int:
+    """A run seed of a command line, 0 to 2^63 - 1. Raises ArgumentTypeError."""
+    try:
+        seed = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
+    if seed < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    if seed >= SEEDS:
+        raise argparse.ArgumentTypeError("must be less than 2^63")
+    return seed
 
 
 def read_source(source: str) -> bytes:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from pymodel.causes import blame, error_text, place
 from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
 from pymodel.device.queues import QpState, code_text
 from pymodel.faults import Rule, from_sources
@@ -276,13 +277,20 @@ class Run:
         )
         out.returns = [None if task is None else task.result for task in self.tasks]
         out.atomics_checked = sum(pe.atomics_checked for pe in self.pes)
+        errors: list[str] = []
         for pe in self.pes:
             for figure, number in pe.figures.items():
                 out.figures[figure] = out.figures.get(figure, 0) + number
             for qp in pe.qps():
-                where = f"PE {pe.rank} to PE {qp.peer}, QP {qp.qp_idx} (QPN {qp.wqn})"
                 out.errors_provoked += sum(code in qp.provoked for _, code in qp.errors)
-                out.problems += [f"{where}: {problem}" for problem in _problems(qp)]
+                # errors before what follows from them, on whatever QP
+                errors += [
+                    f"{place(pe, qp)}: {error_text(pe, qp, index, code)}"
+                    for index, code in qp.errors
+                    if code not in qp.provoked
+                ]
+                out.problems += [f"{place(pe, qp)}: {problem}" for problem in _problems(qp)]
+        out.problems = [*errors, *out.problems]
         out.problems += self._cqes.findings
         if self.sanitizer is not None:
             for post in self.sanitizer.open_posts():
@@ -292,7 +300,7 @@ class Run:
 
 
 def _problems(qp: QpState) -> list[str]:
-    """What is wrong with a QP at the end of a run, one line each."""
+    """What is wrong with a QP at the end of a run besides error CQEs, one line each."""
     out = []
     if qp.dropped and not qp.provoked:
         out.append(f"{qp.dropped} posts dropped silently")
@@ -300,9 +308,6 @@ def _problems(qp: QpState) -> list[str]:
         out.append(f"{qp.deferred} requests deferred and never submitted")
     if qp.timeouts:
         out.append(f"poll_cq timed out {qp.timeouts} times")
-    for index, code in qp.errors:
-        if code not in qp.provoked:
-            out.append(f"WQE {index} completed with error {code_text(code)}")
     if qp.provoked and not qp.errors:
         out.append(f"none of the errors announced came: {', '.join(map(code_text, sorted(qp.provoked)))}")
     return out
@@ -366,6 +371,9 @@ class ModelRun(Run):
         try:
             while (due := self.core.run_ready()) is not None:
                 self.model.advance(due)
+        except Exception as error:
+            blame(error, self.pes)
+            raise
         finally:
             self.core.close()
         self.model.settle()

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pymodel import unawaited
 from pymodel.platform import (
     Bytes,
     Join,
@@ -167,6 +168,7 @@ class Core:
         self._mailbox: list[Task] = []
         self._progress = 0
         self._live = 0
+        self._unawaited = unawaited.Watch(self._where)
 
     # ------------------------------------------------------------------ tasks
     def start(self, pe: int, program: Program, name: str = "main") -> Task:
@@ -195,8 +197,20 @@ class Core:
         """Wake what is due and run until every task sleeps.
 
         Gives the absolute cycle at which it must run again even if no watch fires; None when all tasks ended.
-        Raises what a program raises (with a note that names the task), and `HangError`.
+        Raises what a program raises (with a note that names the task), `HangError`, and `UnawaitedError` for
+        a forgotten ``await``, whatever else followed from it.
         """
+        with self._unawaited as watch:
+            try:
+                due = self._advance()
+                watch.check()
+                return due
+            except Exception as error:
+                if watch.found and not isinstance(error, unawaited.UnawaitedError):
+                    raise unawaited.UnawaitedError(watch.found[0]) from error
+                raise
+
+    def _advance(self) -> int | None:
         now = self.backend.now()
         self._wake(now)
         ready = self._ready
@@ -214,7 +228,14 @@ class Core:
                 task = ready.popleft()
                 if self._step(task):
                     ready.append(task)
+                self._unawaited.check()
         if self._live == 0:
+            for task in self.tasks:
+                # ``return pe.quiet(1)`` instead of ``return await``
+                if unawaited.is_unstarted(task.result):
+                    self.current = task
+                    self._unawaited.note(task.result)
+                    task.result.close()
             return None
         # Time that a program asked to pass is no hang.
         timed = any(not t.wait.watches for t in self._sleeping.values() if t.wait and t.wait.deadline)
@@ -309,7 +330,10 @@ class Core:
         except BaseException as error:
             task.done = True
             self._live -= 1
-            raise _noted(error, f"in {task}, cycle {self.backend.now()}{_place(error)}") from error.__cause__
+            noted = _noted(error, f"in {self._where()}{_place(error)}")
+            for text in unawaited.kept_by(error):
+                noted.add_note(text)
+            raise noted from error.__cause__
         finally:
             self.current = None
         if isinstance(request, Store):
@@ -375,6 +399,9 @@ class Core:
                 finished()
 
     # ------------------------------------------------------------------ reports
+    def _where(self) -> str:
+        return f"{self.current or 'a wait'}, cycle {self.backend.now()}"
+
     def hang_report(self) -> str:
         """One line per unfinished task, so at least one per waiting PE.
 

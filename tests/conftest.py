@@ -266,7 +266,9 @@ class CocotbItem(pytest.Item):
 
     def command(self) -> str:
         """The command that runs this test alone with the same seed."""
-        return f"python -m pytest '{self.test_id}' --run-seed {self.config.stash[_RUN_SEED]}"
+        rtl = os.environ.get("CAMHIL_RTL")
+        nic = f"CAMHIL_RTL='{rtl}' " if rtl else ""
+        return f"{nic}python -m pytest '{self.test_id}' --run-seed {self.config.stash[_RUN_SEED]}"
 
     def runtest(self) -> None:
         """Builds and runs; raises SimulationFailure."""

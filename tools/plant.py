@@ -333,8 +333,14 @@ FAULTS = [
     Fault(
         "resume-from-the-start",
         "requester/retry_ctl.sv",
-        "skip: «empty ? '0 : una.psn - first_i»,",
+        "skip: «(started && !failed) ? una.psn - first_i : '0»,",
         "'0",
+    ),
+    Fault(
+        "rest-of-a-message-from-the-start",
+        "requester/retry_ctl.sv",
+        "started = («una.idx != high.idx»);",
+        "una.psn != high.psn",
     ),
     Fault(
         "timer-never-expires", "requester/retry_timer.sv", "'{valid: «running && expired», qpi: at_q", "1'b0"

@@ -63,7 +63,10 @@ def seed_options(seed: int) -> list[str]:
 def reproduce(failure: Failure) -> str:
     """A command for the repository's root that runs one failing test alone."""
     test = [shlex.quote(failure.test)] if failure.test else []
-    return " ".join([".venv/bin/python -m pytest", *test, *seed_options(failure.seed)])
+    # the NIC of make RTL=folder
+    rtl = os.environ.get("CAMHIL_RTL")
+    nic = [f"CAMHIL_RTL={shlex.quote(rtl)}"] if rtl else []
+    return " ".join([*nic, ".venv/bin/python -m pytest", *test, *seed_options(failure.seed)])
 
 
 def read_events(path: Path, offset: int, seed: int, progress: Progress) -> int:

@@ -25,6 +25,15 @@ import pywellen
 from vcd.gtkw import GTKWFlag, GTKWSave
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from pymodel.cli_input import run_seed  # noqa: E402  (needs the path above)
+from tb.sim.sim import OneLineParser  # noqa: E402
+
+#: pytest's exit code where it selected no test
+NO_TESTS = 5
+#: what it says from the moment on when it has found some
+STARTED = re.compile(rb"collected (?!.* 0 selected).*\n\s*(?!ERROR|=)\S")
 # A scope with these ports in these directions is a NIC, whatever is above it (monitors see them as inputs).
 NIC_PORTS = {"s_axil_awvalid": "Input", "m_axis_tvalid": "Output", "m_axi_arvalid": "Output"}
 # Station: pattern of its interface, relative to the NIC, and of the blocks whose states and verdicts (signals
@@ -65,10 +74,34 @@ def show(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
+def pytest_run(command: Sequence[str], name: str) -> int:
+    """Run pytest and show what it says once it has found tests; gives its exit code.
+
+    Raises ValueError where ``name`` selects no test, or is no expression.
+    """
+    said, shown = b"", False
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert isinstance(process.stdout, io.BufferedReader)
+        while chunk := process.stdout.read1():
+            said = chunk if shown else said + chunk
+            shown = shown or STARTED.search(said) is not None
+            if shown:
+                sys.stdout.buffer.write(said)
+                sys.stdout.flush()
+    if process.returncode == NO_TESTS:
+        raise ValueError(f"no program and no test is called {name!r}")
+    if not shown:
+        lines = said.decode(errors="replace").strip().splitlines() or [
+            f"pytest: exit code {process.returncode}"
+        ]
+        raise ValueError(next((line for line in lines if line.startswith("ERROR")), lines[-1]))
+    return process.returncode
+
+
 def run_named(name: str, seed: int, pes: int, window: str) -> tuple[list[Path], int]:
     """Waveforms that the program or the matching tests left, and the exit code.
 
-    A run that fails is worth a look too.
+    A run that fails is worth a look too. Raises ValueError where ``name`` is no program and no test.
     """
     started = time.time()
     if (ROOT / "programs" / f"{name}.py").is_file() or (name.endswith(".py") and Path(name).is_file()):
@@ -79,7 +112,7 @@ def run_named(name: str, seed: int, pes: int, window: str) -> tuple[list[Path], 
         command = [sys.executable, "-m", "pytest", "--waves", "-k", name, f"--run-seed={seed}"]
         command += [f"--wave-window={window}"] if window else []
         results = ROOT / "build" / "results"
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    code = pytest_run(command, name) if "pytest" in command else subprocess.run(command, cwd=ROOT).returncode
     found = [path for kind in ("fst", "vcd") for path in results.rglob(f"*.{kind}")]
     return sorted(path for path in found if path.stat().st_mtime >= started - 1), code
 
@@ -155,23 +188,28 @@ def save_file(wave: Path) -> tuple[Path, list[str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code of the tests; 1 where there is nothing to look at."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    """Exit code of the tests; 1 where there is nothing to look at, 2 for bad input."""
+    parser = OneLineParser(
+        prog="waves", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("waves", nargs="*", type=Path, help="waveforms that exist")
     parser.add_argument("--test", default="", help="program, or pytest -k expression of tests")
-    parser.add_argument("--seed", type=int, default=1, help="run seed")
+    parser.add_argument("--seed", type=run_seed, default=1, help="run seed")
     parser.add_argument("--pes", type=int, default=4, help="NICs of a program")
     parser.add_argument("--window", default="", help="FROM:TO in ns of simulated time")
     options = parser.parse_args(argv)
     waves, code = options.waves, 0
     if options.test:
-        found, code = run_named(options.test, options.seed, options.pes, options.window)
+        try:
+            found, code = run_named(options.test, options.seed, options.pes, options.window)
+        except ValueError as error:
+            print(f"waves: {error}", file=sys.stderr)
+            return 2
         waves += found
     if not waves:
-        print("waves: no waveform; give TEST=name of a program or of a test that runs a simulation")
-        return code or 1
+        text = "waves: no waveform; give TEST=name of a program or of a test that runs a simulation"
+        print(text, file=sys.stderr)
+        return code or (1 if options.test else 2)
     absent = [str(wave) for wave in waves if not wave.is_file()]
     if absent:
         print(f"waves: no such file: {', '.join(absent)}")

@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from pymodel.device.driver import ring_sq, stage
-from pymodel.device.queues import DeviceAbort, QpState
+from pymodel.device.queues import DeviceAbort, NoQueueError, QpState
 from pymodel.device.roce import resolve
 from pymodel.device.ub import GlobalTensor, LocalTensor
 from pymodel.device.wqe import U32, WQE_BYTES
@@ -114,7 +114,7 @@ def _qp(pe: Pe, peer: int, qp_idx: int) -> QpState:
         raise NotImplementedError(f"batched posts: the driver of {pe.driver.generation.name} has none")
     qp = pe.qp(peer, qp_idx)
     if qp.depth == 0:
-        raise ZeroDivisionError(f"PE {pe.rank}: batch to PE {peer}, QP {qp_idx}, whose SQ depth is 0")
+        raise NoQueueError(pe.rank, "batch", peer, qp_idx)
     return qp
 
 

@@ -35,6 +35,17 @@ class DeviceTrap(RuntimeError):
         self.pe, self.peer, self.qp_idx, self.wqe, self.code = pe, peer, qp_idx, wqe, code
 
 
+class NoQueueError(ZeroDivisionError):
+    """A post or quiet to a PE for which the queue table has no entry: the original divides by its depth, 0.
+
+    The own PE never has one, as a NIC has no QP to itself (device page 7.3).
+    """
+
+    def __init__(self, pe: int, action: str, peer: int, qp_idx: int) -> None:
+        own = "no PE has a QP to itself: use pe.store" if peer == pe else "its entry was never filled"
+        super().__init__(f"PE {pe}: {action} to PE {peer}, QP {qp_idx}, whose SQ depth is 0: {own}")
+
+
 class DeviceAbort(AssertionError):
     """An assertion that only debug builds of the driver have (device page 4.1, 4.4)."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pymodel.device.driver import ring_cq, ring_sq
 from pymodel.device.queues import STATUS_TIMEOUT as STATUS_TIMEOUT
-from pymodel.device.queues import DeviceAbort, QpState
+from pymodel.device.queues import DeviceAbort, NoQueueError, QpState
 from pymodel.device.ub import LocalTensor, Words
 from pymodel.device.wqe import ATOMIC_BYTES, U32, U64
 from pymodel.device.wr import KIND, Opcode, SendWr
@@ -132,19 +132,19 @@ async def aclshmemi_roce_post_send(
 def _filled(pe: Pe, qp: QpState, action: str) -> int:
     """SQ depth of an entry that was filled.
 
-    Raises ZeroDivisionError where it is 0: the own rank, or a peer whose entry was never read (device page
+    Raises NoQueueError where it is 0: the own rank, or a peer whose entry was never read (device page
     7.3); DeviceAbort in debug builds of G3, which assert it.
     """
     if qp.depth == 0:
-        text = f"PE {pe.rank}: {action} to PE {qp.peer}, QP {qp.qp_idx}, whose SQ depth is 0"
-        raise DeviceAbort(text) if pe.options.debug and pe.driver.by_id else ZeroDivisionError(text)
+        error = NoQueueError(pe.rank, action, qp.peer, qp.qp_idx)
+        raise DeviceAbort(str(error)) if pe.options.debug and pe.driver.by_id else error
     return qp.depth
 
 
 async def post(pe: Pe, qp: QpState, wr: SendWr, words: Words) -> None:
     """`aclshmemi_roce_post_send` with everything looked up.
 
-    Raises ZeroDivisionError where the SQ depth is 0: the own rank, or an entry that was never filled (7.3).
+    Raises NoQueueError where the SQ depth is 0: the own rank, or an entry that was never filled (7.3).
     """
     pe.use(qp, "post")
     depth = _filled(pe, qp, "post")

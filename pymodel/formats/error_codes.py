@@ -43,6 +43,29 @@ _CLASSES: Final = {
 }  # fmt: skip
 _CLASS_OF: Final = {code: name for name, codes in _CLASSES.items() for code in codes}
 
+_MEANINGS: Final = {
+    0x89: "an atomic at an address that is not aligned",
+    0x9F: "the WQE's lengths do not fit",
+    0xA2: "no answer from the peer, all transport retries used up",
+    0xA3: "the peer was not ready (RNR), all retries used up",
+    0xA4: "the peer refused the request as invalid (NAK 1)",
+    0xA5: "the peer refused key, right or address range (NAK 2)",
+    0xA6: "the peer could not carry it out (NAK 3)",
+    0xA7: "wrong key, right or address range of the own memory",
+    0xA8: "a READ response of a wrong length",
+    0xAA: "a READ response of a wrong opcode",
+    0xAB: "a malformed WQE",
+    0xAC: "a bus error when the WQE was fetched",
+    0xB2: "a bus error when the payload was read",
+    0xB3: "a bus error when the answer was written",
+    0xFF: "flushed, as the QP was in error",
+}
+
+
+def meaning(code: int) -> str:
+    """What an error_code says, in words: of those that this NIC gives (nic.md 4 to 6), else its class."""
+    return _MEANINGS.get(code, f"class {verbs_class(code)}")
+
 
 def error_name(code: int) -> str:
     """Name of an 8-bit error_code, "unknown" where the page has none."""

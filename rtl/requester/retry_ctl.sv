@@ -75,6 +75,11 @@ module retry_ctl
     psn_t    psn;
     rd_num_t rd;
   } una_t;
+  // next to issue, once everything is sent again
+  typedef struct packed {
+    idx_t idx;
+    psn_t psn;
+  } high_t;
 
   state_e                state_q;
   qp_t                   qpi_q, pick_qpi;
@@ -96,8 +101,8 @@ module retry_ctl
   start_t                start, start_new;
   limit_t                limit, limit_new;
   una_t                  una_ram, una, una_new;
-  psn_t                  high_ram, high;
-  logic                  una_valid, high_valid, read, empty, spent, go, live, is_rnr, is_seq;
+  high_t                 high_ram, high, high_new;
+  logic                  una_valid, high_valid, read, started, failed, empty, spent, go, live, is_rnr, is_seq;
 
   // ---------------------------------------------------------------- who has to send again
   // a response goes first: the timer and the transmit scheduler ask again
@@ -112,6 +117,7 @@ module retry_ctl
   // ---------------------------------------------------------------- what the QP stands at
   assign start_new = '{sq_start: ctx_i.qp.sq_start, sq_psn: ctx_i.qp.sq_psn};
   assign limit_new = '{retry: ctx_i.qp.retry_cnt, rnr: ctx_i.qp.rnr_retry, timer: ctx_i.qp.timer};
+  assign high_new  = '{idx: iss_i.idx, psn: iss_i.psn};
   assign una_new   = '{idx: una_i.idx, psn: una_i.psn, rd: una_i.rd};
   assign read      = (state_q == StRead);
 
@@ -128,13 +134,13 @@ module retry_ctl
     .wr_en_i(una_i.valid), .wr_addr_i(una_i.qpi), .wr_data_i(una_new),
     .rd_en_i(read), .rd_addr_i(qpi_q), .rd_valid_o(una_valid), .rd_data_o(una_ram)
   );
-  dyn_ram #(.T(psn_t), .Depth(NumQp)) i_high (
+  dyn_ram #(.T(high_t), .Depth(NumQp)) i_high (
     .clk_i, .rst_ni, .clr_en_i(ctx_i.qp_set || ctx_i.qp_reset), .clr_addr_i(ctx_i.qpi),
-    .wr_en_i(iss_i.valid && iss_i.fresh), .wr_addr_i(iss_i.qpi), .wr_data_i(iss_i.psn),
+    .wr_en_i(iss_i.valid && iss_i.fresh), .wr_addr_i(iss_i.qpi), .wr_data_i(high_new),
     .rd_en_i(read), .rd_addr_i(qpi_q), .rd_valid_o(high_valid), .rd_data_o(high_ram)
   );
   assign una  = una_valid ? una_ram : '{idx: start.sq_start, psn: start.sq_psn, rd: '0};
-  assign high = high_valid ? high_ram : start.sq_psn;
+  assign high = high_valid ? high_ram : '{idx: start.sq_start, psn: start.sq_psn};
 
   assign rewind_o     = '{valid: state_q == StForget, qpi: qpi_q};
   assign first_en_o   = (state_q == StEntry);
@@ -147,8 +153,12 @@ module retry_ctl
   assign is_rnr = (why_q[qpi_q] == RetryRnr);
   assign is_seq = (why_q[qpi_q] == RetrySeq);
   // nothing is left to be sent again from a WQE on that failed on this side
-  assign empty  = (una.psn == high) || (tx_failed_q[qpi_q] && tx_slot_q[qpi_q] == una_slot) ||
+  assign failed = (tx_failed_q[qpi_q] && tx_slot_q[qpi_q] == una_slot) ||
                   (gather_failed_q[qpi_q] && gather_slot_q[qpi_q] == una_slot);
+  assign empty  = (una.psn == high.psn) || failed;
+  // the oldest WQE was begun; it may go on in the middle though nothing is left to be sent again, where the QP went back
+  // before the WQE was sent to its end and all that was sent of it is acknowledged since
+  assign started = (una.idx != high.idx);
   assign una_slot = una.idx[SlotW-1:0];
   // 7 RNR retries are for ever
   assign spent  = !empty && ((is_seq && passes_q[qpi_q] == limit.retry) ||
@@ -158,8 +168,8 @@ module retry_ctl
     valid: (state_q == StGo) && live && spent, qpi: qpi_q, slot: una_slot, code: is_rnr ? CqeRnr : CqeRetry
   };
   assign back_o = '{
-    valid: go, qpi: qpi_q, idx: una.idx, psn: una.psn, rd: una.rd, skip: empty ? '0 : una.psn - first_i,
-    high: high, fresh: 1'b0
+    valid: go, qpi: qpi_q, idx: una.idx, psn: una.psn, rd: una.rd, skip: (started && !failed) ? una.psn - first_i : '0,
+    high: high.psn, fresh: 1'b0
   };
   assign cnt_retry_o  = go && !empty && why_q[qpi_q] != RetryOver;
   assign wait_valid   = go && !empty && is_rnr;

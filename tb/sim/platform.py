@@ -19,6 +19,7 @@ import cocotb
 import numpy as np
 import numpy.typing as npt
 
+from pymodel.causes import blame
 from pymodel.device.pe import DeviceOptions, Pe
 from pymodel.faults.rule import Rule
 from pymodel.host.table import Fabric
@@ -26,6 +27,7 @@ from pymodel.nic.judge import Finding, Judge, PeConfig
 from pymodel.nic.params import CMD_STATUS, AxiId, Cnt, Csr
 from pymodel.platform import Bytes, Observer
 from pymodel.run import Main, Run, RunResult
+from pymodel.unawaited import UnawaitedError
 from tb.sim.lib import SimLib
 from tb.sim.records import Kind
 
@@ -233,11 +235,14 @@ class Rig:
                 self._show()
         except Exception as error:
             self.drain()
+            blame(error, run.pes)
             if self.judge is not None:
                 # the first thing that went wrong comes first: what hangs later mostly follows from it
                 for finding in self.judge.findings[:8]:
                     error.add_note(finding.render())
-                for line in self.judge.outstanding()[:40]:
+                # a forgotten await says nothing about what is under way
+                waiting = [] if isinstance(error, UnawaitedError) else self.judge.outstanding()
+                for line in waiting[:40]:
                     error.add_note(line)
             raise
         finally:

@@ -2,13 +2,14 @@
 
 The configuration comes as JSON in ``CAMHIL_RUN`` (:class:`tb.sim.sim.SimConfig`). The summary goes to
 ``summary.json`` in the working directory, what capture and timeline hold to ``capture.txt``, the log of link
-faults to ``faults.txt``, also where the run fails. Where programs wait for flags, the summary has the cycles
-from the first doorbell to the last flag.
+faults to ``faults.txt``, also where the run fails; what the programs print to ``printed.txt``, at once. Where
+programs wait for flags, the summary has the cycles from the first doorbell to the last flag.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import cocotb
@@ -20,7 +21,7 @@ from pymodel.nic.params import Cnt
 from pymodel.run import load
 from tb.sim.pcap import PcapWriter
 from tb.sim.platform import Rig
-from tb.sim.sim import SimConfig
+from tb.sim.sim import PRINTED, SimConfig
 from tb.sim.timeline import Span, Timeline
 
 
@@ -43,13 +44,16 @@ async def program(dut) -> None:
     rig.summary.mismatches = 1  # stands if the run does not reach its end
     try:
         await rig.start()
-        result = await rig.run(
-            loaded.main,
-            options=config.run.options(),
-            sanitize=config.run.sanitize,
-            hang_after=patience,
-            observers=() if timeline is None else (timeline,),
-        )
+        # line by line, for whoever started this process
+        printed = Path(PRINTED).open("w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        with printed as said, redirect_stdout(said), redirect_stderr(said):
+            result = await rig.run(
+                loaded.main,
+                options=config.run.options(),
+                sanitize=config.run.sanitize,
+                hang_after=patience,
+                observers=() if timeline is None else (timeline,),
+            )
         await rig.check(result)
         if cycles := span.cycles(rig.pes):
             moved = rig.summary.bytes / (cycles * config.run.pes)

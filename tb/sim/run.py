@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
@@ -29,9 +30,11 @@ _CAUSES = (
     r"(?i)segmentation fault|assertion .* failed",
 )
 #: exceptions whose text is a report already
-_REPORTS = ("HangError", "RaceError", "RunFailed")
+_REPORTS = ("HangError", "RaceError", "RunFailed", "UnawaitedError")
 #: how long a process that was asked to stop may write waves and coverage, seconds
 _GRACE = 20.0
+#: how often a process that somebody may stop is asked whether it has ended, seconds
+_STOP_POLL = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,13 +112,13 @@ def run(
     own_main: bool = True,
     args: Sequence[str] = (),
     extra_env: Mapping[str, str] | None = None,
+    stop: threading.Event | None = None,
 ) -> Outcome:
     """Runs one process to its end and judges it. ``out`` is the directory of sim.log and results.xml.
 
     ``test`` is the exact name of one cocotb test (with its parameters); None runs all of the module.
-    ``wave_window`` is in
-    ns; ``path`` goes in front of PYTHONPATH. A process that exceeds ``timeout`` seconds of wall clock is
-    asked to stop, so that waves are complete, then killed.
+    ``wave_window`` is in ns; ``path`` goes in front of PYTHONPATH. A process that exceeds ``timeout`` seconds
+    of wall clock, or for which ``stop`` is set, is asked to stop, so that waves are complete, then killed.
     """
     out.mkdir(parents=True, exist_ok=True)
     results, log = out / "results.xml", out / "sim.log"
@@ -132,29 +135,39 @@ def run(
     cmd += ["+verilator+rand+reset+2", f"+verilator+seed+{seed % (2**31 - 1) + 1}"]
     cmd += [f"+verilator+coverage+file+{out / 'coverage.dat'}", *args]
     start = time.monotonic()
-    expired = False
+    verdict: str | None = None
     with log.open("w") as sink:
         process = subprocess.Popen(
             cmd, cwd=out, env=env, stdout=sink, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
         try:
-            process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            expired = True
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(_GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            verdict = _wait(process, timeout, stop)
+            if verdict is not None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(_GRACE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
         except BaseException:
             process.kill()
             process.wait()
             raise
     wall = time.monotonic() - start
-    return _judge(
-        results, log, process.returncode, f"wall-clock time-out of {timeout:g} s" if expired else None, wall
-    )
+    return _judge(results, log, process.returncode, verdict, wall)
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float, stop: threading.Event | None) -> str | None:
+    """Wait for the end of a process; gives why it has to be ended, None where it has."""
+    deadline = time.monotonic() + timeout
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            process.wait(left if stop is None else min(left, _STOP_POLL))
+            return None
+        except subprocess.TimeoutExpired:
+            if stop is not None and stop.is_set():
+                return "stopped"
+    return f"wall-clock time-out of {timeout:g} s"
 
 
 def _judge(results: Path, log: Path, code: int, verdict: str | None, wall: float) -> Outcome:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pymodel import faults
+from pymodel.cli import nothing_sent
+from pymodel.cli_input import one_line, run_seed
 from pymodel.host.table import FabricConfig
 from pymodel.run import ProgramError, RunConfig, load
 from tb.sim import build, run
@@ -28,6 +30,8 @@ DEFAULT_PROGRAMS = ("moe_prefill", "mixed")
 _LINE_EVERY = 5.0
 #: where a run says in one line what its capture holds
 _CAPTURE = "capture.txt"
+#: what the programs of a run print, as they print it
+PRINTED = "printed.txt"
 
 
 @dataclass(frozen=True)
@@ -67,17 +71,35 @@ class SimConfig:
 
 class _Progress(threading.Thread):
     """Shows what the simulator writes into its progress file: on one line of a terminal, else a line now and
-    then."""
+    then. And what the programs print, all of it, as it comes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
         self._path, self._end, self._shown = path, threading.Event(), ""
+        self._printed, self._at = path.with_name(PRINTED), 0
         path.unlink(missing_ok=True)
+        self._printed.unlink(missing_ok=True)
+
+    def _pass_on(self) -> None:
+        try:
+            with self._printed.open("rb") as file:
+                file.seek(self._at)
+                new = file.read()
+        except OSError:
+            return
+        # only whole lines, as other lines come between
+        new = new if self._end.is_set() else new[: new.rfind(b"\n") + 1]
+        if new:
+            self._at += len(new)
+            clear = "\r\x1b[K" if self._shown and sys.stderr.isatty() else ""
+            print(clear, end="", file=sys.stderr, flush=True)
+            print(new.decode(errors="replace"), end="" if new.endswith(b"\n") else "\n", flush=True)
 
     def run(self) -> None:
         tty = sys.stderr.isatty()
         last = time.monotonic()
         while not self._end.wait(0.3):
+            self._pass_on()
             try:
                 text = self._path.read_text()
             except OSError:
@@ -90,6 +112,7 @@ class _Progress(threading.Thread):
     def stop(self) -> None:
         self._end.set()
         self.join()
+        self._pass_on()
         if self._shown and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -104,8 +127,9 @@ def simulate(
 ) -> tuple[int, dict[str, Any], str]:
     """Build what is needed and run; gives (exit code, summary, reason of the failure or '').
 
-    ``out`` takes sim.log, results.xml, summary.json, for a run with a capture capture.txt, and, with
-    ``waves``, waves.fst, of ``window`` (from, to in ns) only where that is given. Raises BuildError.
+    ``out`` takes sim.log, results.xml, summary.json, printed.txt (shown as it comes), for a run with a
+    capture capture.txt, and, with ``waves``, waves.fst, of ``window`` (from, to in ns) only where that is
+    given. Raises BuildError.
     """
     pes = config.run.pes
     bench = build.nic_bench(pes)
@@ -178,9 +202,19 @@ def run_rtl(config: RunConfig, pcap: str | None = None) -> int:
         return code
     print(
         f"{name}: {summary['wqes']} WQEs, {summary['packets']} packets, {summary['bytes']} bytes,"
-        f" {summary['cycles']} cycles: good"
+        f" {_faults(summary)}{summary['cycles']} cycles: good{nothing_sent(summary['packets'], config.pes)}"
     )
     return 0
+
+
+def _faults(summary: Mapping[str, Any]) -> str:
+    """What rules did to the link of a run, as ``camhil run`` says it of the model; '' where it had none."""
+    figures = summary["figures"]
+    if "retries" not in figures:
+        return ""
+    prefix = "faults_"
+    kinds = [f"{n} {key.removeprefix(prefix)}" for key, n in figures.items() if key.startswith(prefix)]
+    return f"faults: {', '.join(kinds) or 'none'} ({figures['retries']} retries), "
 
 
 def _table(summary: Mapping[str, Any]) -> str:
@@ -205,7 +239,7 @@ class OneLineParser(argparse.ArgumentParser):
     """argparse whose errors are one line and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
+        self.exit(2, f"{self.prog}: {one_line(message)}\n")
 
 
 def _window(text: str) -> tuple[int, int] | None:
@@ -215,6 +249,12 @@ def _window(text: str) -> tuple[int, int] | None:
     if not (colon and start.isdecimal() and end.isdecimal() and int(start) <= int(end)):
         raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO in ns")
     return int(start), int(end)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor 1")
+    return text == "1"
 
 
 def _fault_options(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -253,7 +293,8 @@ def _run_one(config: SimConfig, args: argparse.Namespace, out: Path) -> int:
             file=sys.stderr,
         )
     else:
-        print("good: every packet, byte and CQE as the golden model says", flush=True)
+        nothing = nothing_sent(summary["packets"], args.pes)
+        print(f"good{nothing or ': every packet, byte and CQE as the golden model says'}", flush=True)
     return code
 
 
@@ -265,16 +306,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     default = ", then ".join(DEFAULT_PROGRAMS)
     parser.add_argument("--test", default="", help=f"a program of programs/ or a .py file; else {default}")
     parser.add_argument("--pes", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--waves", action="store_true")
-    parser.add_argument("--pcap", action="store_true", help="write every packet to run.pcapng")
-    parser.add_argument("--timeline", action="store_true", help="write timeline.json for Perfetto")
+    parser.add_argument("--seed", type=run_seed, default=1)
+    # "" is what make gives where the user says nothing
+    for name, text in (
+        ("waves", "write waves.fst"),
+        ("pcap", "write every packet to run.pcapng"),
+        ("timeline", "write timeline.json for Perfetto"),
+    ):
+        parser.add_argument(
+            f"--{name}", nargs="?", const="1", default="", type=_switch, metavar="0|1", help=text
+        )
     parser.add_argument("--faults", default="", help="faults on the link: rules, ; between them")
     parser.add_argument("--fault-file", default="", metavar="FILE", help="the same, one rule a line")
     parser.add_argument(
         "--window", type=_window, default=None, metavar="FROM:TO", help="ns that waves and capture cover"
     )
     args = parser.parse_args(argv)
+    if args.window is not None and not (args.waves or args.pcap):
+        parser.error("argument --window: says what waves or capture cover, so give WAVES=1 or PCAP=1 too")
     todo: list[tuple[SimConfig, Path]] = []
     try:
         rules = _fault_sources(args)

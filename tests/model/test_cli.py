@@ -53,6 +53,16 @@ def test_options(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
+def test_a_verdict_on_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No WQE at all: not simply good."""
+    assert _call(["run", HELLO, "--schedule", "eager", "--pes", "1"]) == 0
+    assert capsys.readouterr().out.endswith(" cycles: good, but nothing was sent: 1 PE has no peer\n")
+    assert _call(["run", _program(tmp_path, GOOD), "--schedule", "eager"]) == 0
+    assert capsys.readouterr().out.endswith(" cycles: good, but nothing was sent\n")
+    assert _call(["run", HELLO, "--schedule", "eager"]) == 0
+    assert capsys.readouterr().out.endswith(" cycles: good\n")
+
+
 def test_a_program_may_bring_its_fabric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`fabric(n_pes, seed)` of the file decides instead of the options; a bad one is bad input."""
     body = (
@@ -81,6 +91,9 @@ BAD = [
     (["run", "{}", "--pes", "16", "--qps", "5"], GOOD, "5 QPs to each of 15 peers: a NIC has 64 QPs"),
     (["run", "{}", "--qps", "0"], GOOD, "0 QPs per peer: at least 1"),
     (["run", "{}", "--on", "silicon"], GOOD, "invalid choice: 'silicon'"),
+    (["run", "{}", "--seed", str(1 << 63)], GOOD, "argument --seed: must be less than 2^63"),
+    (["run", "{}", "--post-cycles", "-1"], GOOD, "-1 cycles for a post: 0 to 1000000"),
+    (["run", "{}", "--post-cycles", "1000001"], GOOD, "1000001 cycles for a post: 0 to 1000000"),
     (["run", "{}", "--schedule", "busy"], GOOD, "invalid choice: 'busy'"),
     (["run", "{}", "--seed", "x"], GOOD, "argument --seed: invalid int value"),
     (["run", "{}", "--seed", "-3"], GOOD, "argument --seed: must be 0 or more"),
@@ -122,6 +135,42 @@ def test_bad_input(
 
 PUT = "    a, b = pe.alloc(8), pe.alloc(8)\n    await pe.put_nbi(b, a, 8, 1 - pe.rank)\n"
 BAD_SOURCE = "    a = pe.alloc(8)\n    await pe.put_nbi(a, a - 2**21, 8, 1 - pe.rank)\n"
+BAD_PUT = "    a = pe.alloc(8)\n    if pe.rank == 0:\n" + 2 * "        await pe.put_nbi(a + 2**30, a, 8, 1)\n"
+#: what a program does after a WQE that fails, and what is printed before and behind the CQE that says why;
+#: in the first nobody has looked into the CQ
+AFTER_ERROR = [
+    ("await pe.wait_value(a, 9)", "", ", and 1 after it", "hang: nothing moved"),
+    ("await pe.quiet(1); await pe.store(a, b'x')", "", ", and 1 after it", "race on PE 0"),
+    (
+        "await pe.quiet(1); assert False, 'planted'",
+        "AssertionError: ",
+        ", and 1 after it",
+        "planted (in main",
+    ),
+    (
+        "await pe.quiet(1); await pe.quiet(1)",
+        "",
+        "",
+        "PE 0 to PE 1, QP 0 (QPN 59): WQE 1 completed with error 0xff",
+    ),
+]
+OTHER = "\n\nasync def other(pe):\n    "
+#: a forgotten ``await``: program, line and name of the call that the one line names
+UNAWAITED = [
+    ("    pe.put_nbi(pe.alloc(8), pe.alloc(8), 8, 1 - pe.rank)\n", 2, "Pe.put_nbi"),
+    # the other PE hangs, which is not the cause
+    (
+        "    if pe.rank:\n        pe.signal_set(pe.alloc(4), 1, 0)\n"
+        "    else:\n        await pe.wait_value(pe.alloc(4), 1)\n",
+        3,
+        "Pe.signal_set",
+    ),
+    ("    assert int(pe.atomic.fetch(pe.alloc(8), 1 - pe.rank)) == 0\n", 2, "Atomics.fetch"),
+    (PUT + "    return pe.quiet(1 - pe.rank)\n", 4, "Pe.quiet"),
+    ("    pe.spawn(other(pe))" + OTHER + "pass\n", 2, "Pe.spawn"),
+    ("    await pe.join(await pe.spawn(other(pe)))" + OTHER + "pe.quiet_all()\n", 5, "Pe.quiet_all"),
+    ("    await pe.wait_until(pe.alloc(8), 8, lambda view: pe.sync_all())\n", 2, "Pe.sync_all"),
+]
 FAILING = [
     (
         "    assert pe.rank == 0, 'planted'\n",
@@ -135,6 +184,32 @@ FAILING = [
     (PUT + "    await pe.store(a, b'x')\n", "race on PE"),
     (BAD_SOURCE + "    await pe.quiet(1 - pe.rank)\n", "completed with error 0xa7 (LOCAL_MR_REQ)"),
     ("    await pe.store(0, b'x')\n", "no region holds 1 bytes at 0x0"),
+    (
+        "    await pe.put_nbi(pe.alloc(8), pe.alloc(8), 8, pe.rank)\n",
+        ", QP 0, whose SQ depth is 0: no PE has a QP to itself: use pe.store (in main of PE",
+    ),
+    ("    await pe.quiet(pe.rank)\n", "FAILED\nNoQueueError: PE "),
+    *[
+        (
+            BAD_PUT + f"        {then}\n",
+            f"FAILED\n{kind}PE 0 to PE 1, QP 0 (QPN 59): WQE 0 completed with error 0xa5 (NAK_MR): the peer"
+            f" refused key, right or address range (NAK 2){more}\n{text}",
+        )
+        for then, kind, more, text in AFTER_ERROR
+    ],
+    (BAD_PUT + "        await pe.quiet(1)\n        pe.nothing\n", "FAILED\nAttributeError: 'Pe' object"),
+    (
+        BAD_PUT + "        await pe.quiet(1)\n        pe.nothing\n",
+        "of user.py; PE 0 to PE 1, QP 0 (QPN 59): WQE 0 c",
+    ),
+    *[
+        (body, f"FAILED\nline {line} of user.py: the call of {call} was never awaited, so it did nothing (")
+        for body, line, call in UNAWAITED
+    ],
+    (
+        "    v = pe.atomic.fetch(pe.alloc(8), 1 - pe.rank)\n    assert v == 0\n",
+        "line 3 of user.py; line 2 of user.py: the call of Atomics.fetch was never awaited",
+    ),
 ]
 
 
@@ -148,7 +223,8 @@ def test_failing_programs(
     assert _call(["run", file, "--schedule", schedule]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"camhil: 2 PEs on the model, {schedule}, seed 0: FAILED\n") and message in err
-    assert "Traceback" not in err
+    assert "Traceback" not in err and "RuntimeWarning" not in err
+    assert "never awaited" not in message or err.count("\n") == 2
 
 
 def test_what_a_run_did_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -321,8 +321,8 @@ def test_error_cqe_is_consumed_and_ends_the_poll() -> None:
     assert result.returns[0] == [0xA5, 0xFF, 0]
     where = f"PE 0 to PE 1, QP 0 (QPN {run.fabric.qps[0, 1, 0].qpn}): WQE"
     assert result.problems[:2] == [
-        f"{where} 1 completed with error 0xa5 (NAK_MR)",
-        f"{where} 2 completed with error 0xff (FLUSH)",
+        f"{where} 1 completed with error 0xa5 (NAK_MR): the peer refused key, right or address range (NAK 2)",
+        f"{where} 2 completed with error 0xff (FLUSH): flushed, as the QP was in error",
     ]
 
 
@@ -377,7 +377,7 @@ def test_failed_drain_drops_the_post_silently() -> None:
 
     run = model_run(only(0, main), "lazy", **_one(sq_depth=depth, cq_depth=depth))
     result = run.run()
-    assert result.problems[0].endswith("2 posts dropped silently")
+    assert any(p.endswith("2 posts dropped silently") for p in result.problems)
     rings = [addr for _, addr, _ in run.model.mmio_log if addr & 0xFFF == 0]
     assert len(rings) == depth - 16, "no SQ doorbell for a dropped post"
 

@@ -175,7 +175,7 @@ def test_an_errored_atomic_traps_in_g3() -> None:
         assert pe.qp(1).cq_tail == 1
 
     result = model_run(only(0, main), generation=Generation.G3).run()
-    assert result.problems[0].endswith("WQE 1 completed with error 0x89 (ATOMIC_VA_REQ)")
+    assert "WQE 1 completed with error 0x89 (ATOMIC_VA_REQ): an atomic at an addr" in result.problems[0]
 
 
 # ------------------------------------------------------------------ refusals

@@ -235,6 +235,9 @@ async def test_matrix(dut, operation: str) -> None:
     await stage.start()
     receiver = Receiver(stage.rig, stage.ends[1, 0, 0]) if operation in RECEIVING else None
     done: list[list[str]] = []
+    folder = BUILD / "faults"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{operation}-{cocotb.RANDOM_SEED}.json"
     for cell in cells(operation):
         try:
             await run_cell(stage, cell, rng, receiver)
@@ -242,7 +245,7 @@ async def test_matrix(dut, operation: str) -> None:
             error.add_note(f"cell: {cell.operation}, {cell.position}, {cell.kind}, {cell.state}")
             raise
         done.append([cell.operation, cell.position, cell.kind, cell.state])
+        # whole at any time, so that a run that is interrupted loses nothing
+        file.with_suffix(".new").write_text(json.dumps(done))
+        file.with_suffix(".new").replace(file)
     await stage.rig.check()
-    folder = BUILD / "faults"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{operation}-{cocotb.RANDOM_SEED}.json").write_text(json.dumps(done))

@@ -1,7 +1,9 @@
-"""The soak tool (tools/soak.py): bad input, failing rounds, kinds that never came, growing memory."""
+"""The soak tool (tools/soak.py): bad input, failing rounds, faults that came too seldom, growing memory."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +75,70 @@ def test_failing_round(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str
     assert len(rounds["seeds"]) == 1
 
 
+def test_failing_round_of_another_nic(
+    rounds: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that repeats it names the NIC's folder."""
+    monkeypatch.setenv("CAMHIL_RTL", "/some/where else")
+    monkeypatch.setattr(build, "nic_bench", lambda pes: None)
+    rounds["error"] = "planted"
+    assert soak.main(["--minutes", "1", "--jobs", "1"]) == 1
+    command = f"again: make soak ROUND={soak.round_seed(1, 0)} RTL='/some/where else'\n"
+    assert command in capsys.readouterr().err
+
+
 def test_missing_kind(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """A kind of fault that never came fails the run."""
-    rounds["report"] = {"faults": {**dict.fromkeys(KINDS, 1), "delay": 0}}
+    """A kind of fault that never came fails the run, with the command that repeats it."""
+    rounds["report"] = {"faults": {**dict.fromkeys(KINDS, 1000), "delay": 0}}
     assert soak.main(["--minutes", "0.001"]) == 1
-    assert "no delay in" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "FAILED: only 0 delay of 1 in" in err
+    assert "\nagain: make soak MINUTES=0.001 SEED=1 JOBS=2\n" in err
+
+
+@pytest.mark.parametrize(
+    ("minutes", "each", "rest", "said"),
+    [
+        (10, 100, 2000, ""),
+        (10, 99, 2000, "99 drop of 100"),
+        (10, 1900, 1620, ""),
+        (10, 1899, 1620, "9999 faults of 10000"),
+        (1, 10, 198, ""),
+        (1, 9, 100, "9 drop of 10, 509 faults of 1000"),
+        (0.01, 1, 2, ""),
+        (0.01, 0, 2, "0 drop of 1"),
+    ],
+)
+def test_floor(minutes: float, each: int, rest: int, said: str) -> None:
+    """100 of each kind and 10,000 in all in ten minutes; in proportion for other times."""
+    assert soak.too_few(Counter({**dict.fromkeys(KINDS, rest), "drop": each}), minutes) == said
+
+
+@pytest.mark.parametrize("interrupt", [False, True])
+def test_a_failure_stops_the_rounds_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], interrupt: bool
+) -> None:
+    """Real processes: one fails at once, the other would take minutes; only the failure leaves a folder."""
+    first = soak.round_seed(1, 0)
+    sleeper = tmp_path / "sim"
+    sleeper.write_text(f"#!/bin/sh\n[ $2 = {first} ] && exit 3\nexec sleep 300\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr(soak, "OUT", tmp_path / "out")
+    monkeypatch.setattr(build, "build", lambda bench, kind: sleeper)
+    if interrupt:
+        waited: list[int] = []
+
+        def wait(*args: Any) -> Any:
+            waited.append(1)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(soak, "wait", wait)
+    start = time.monotonic()
+    assert soak.main(["--minutes", "5", "--jobs", "2"]) == (130 if interrupt else 1)
+    assert time.monotonic() - start < 60
+    if not interrupt:
+        assert f"again: make soak ROUND={first}\n" in capsys.readouterr().err
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [f"round-{first}"]
 
 
 def test_growing_memory(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,11 @@
 Sweep: a wrapper, a monitor and a NIC with ports of the same names; enums, structs, parameters; no NIC at all.
 Stimulus: a waveform's list of signals, as pywellen gives it for an FST.
 Checks: groups in the order of the data path, which signals stand in which, enums marked, what is missing is
-named.
+named; one line for what is no name of anything.
 Timing: none. That GTKWave itself shows it was looked at by eye, not here.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,50 @@ def test_an_empty_waveform_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
     """Nothing to show is an error, not an empty window."""
     with pytest.raises(ValueError, match="holds no signal"):
         save(monkeypatch, tmp_path, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--test", "nosuch"], "waves: no program and no test is called 'nosuch'"),
+        (["--test", "two words"], "waves: ERROR: "),
+        (["--test", "test_there", "--seed", "-1"], "waves: argument --seed: must be 0 or more"),
+        ([], "waves: no waveform; give TEST=name"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """One line, exit code 2, also where pytest has more to say."""
+    small_suite(monkeypatch, tmp_path)
+    try:
+        code: int | str | None = waves.main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    seen = capfd.readouterr()
+    assert code == 2 and seen.out == "" and seen.err.count("\n") == 1 and seen.err.startswith(message)
+
+
+def small_suite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A repository with one test, which passes and leaves no waveform."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text("def test_there(): pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--run-seed', type=int)\n    parser.addoption('--waves', action='store_true')\n"
+    )
+    monkeypatch.setattr(waves, "ROOT", tmp_path)
+    for name in list(os.environ):
+        if name.startswith("PYTEST"):
+            monkeypatch.delenv(name)
+
+
+def test_what_pytest_says_is_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Once there are tests."""
+    small_suite(monkeypatch, tmp_path)
+    assert waves.main(["--test", "test_there"]) == 1
+    seen = capfd.readouterr()
+    assert "1 passed" in seen.out and seen.err.startswith("waves: no waveform; ")
