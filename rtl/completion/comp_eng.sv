@@ -1,7 +1,7 @@
 // Completion engine (nic.md section 6): completes WQEs in posting order per QP and queue, judges CQ doorbells and lets completions
 // that wait for CQ room time out. An operation takes three cycles (pick, read the QP, decide with the CQ) and the next
 // one is picked while one is decided, so that two cycles are its cost. A completion without room waits aside
-// (comp_pend) and blocks nobody.
+// (comp_pick) and blocks nobody.
 module comp_eng
   import rnic_pkg::*;
   import req_pkg::*;
@@ -98,28 +98,21 @@ module comp_eng
   output cnt_inc_t         cnt_o
 );
   typedef enum logic [1:0] {StPick, StQp, StCq} state_e;
-  typedef enum logic [1:0] {OpComplete, OpReceive, OpDoorbell, OpTimer} op_e;
   typedef enum logic [1:0] {WhatNone, WhatGood, WhatFail, WhatFlush} what_e;
 
   // per QP: completed a failed WQE; flush has begun
-  logic [NumQp-1:0] dead_q, flush_q, ready, recv_ready;
+  logic [NumQp-1:0] dead_q, flush_q;
   // per CQ: some completion waits for room
-  logic [NumCq-1:0] full, send_full, recv_full;
-  logic [1:0]       waiter_reset;
+  logic [NumCq-1:0] full;
 
   state_e           state_q;
-  op_e              op_q, op;
+  comp_op_e         op_q, op;
   qp_t              qpi_q;
   cq_t              cqn_q;
   logic [22:0]      ci_q;
   logic [1:0]       arm_q;
-  logic             db_turn_q;       // the doorbell gave way last, or a completion went last
-  logic             recv_turn_q;     // a WQE of a send queue went last
-  logic [3:0]       timer_q;         // every 16 cycles one waiting CQ is looked at
-  logic             timer_due;
-
-  logic             send_valid, recv_valid, comp_valid, comp_take, recv_take, scan_valid, scan_take, start;
-  qp_t              send_qpi, recv_qpi;
+  logic             send_take, recv_take, start;
+  qp_t              pick_qpi;
   cq_t              scan_cqn;
 
   logic             is_recv, recv_has, recv_more, recv_flush, recv_version2, send_version2;
@@ -144,66 +137,26 @@ module comp_eng
   logic [255:0]     cqe;
 
   // ---------------------------------------------------------------- pick
-  qp_err_evt_t [5:0] send_evt;
-  qp_err_evt_t       sq_db, rq_db, recv_evt;
-  assign send_evt[0]   = '{valid: una_i.valid, qpi: una_i.qpi};
-  assign send_evt[5:1] = fail_i;
-  assign recv_evt      = '{valid: recv_i.ends, qpi: recv_i.qpi};
-  assign sq_db         = '{valid: db_i.valid, qpi: db_i.qpi};
-  assign rq_db         = '{valid: rq_db_i.valid, qpi: rq_db_i.qpi};
-  comp_pend #(.NumEvt(6)) i_pend (
-    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .dead_i(dead_q), .drain_i, .db_i(sq_db),
-    .evt_i(send_evt), .ready_o(ready), .take_i(comp_take), .take_qpi_i(send_qpi),
-    .again_i(go && again && !is_recv), .block_i(block && !is_recv),
-    .qpi_i(qpi_q), .cqn_i(cq), .room_i(db_take && ci_moves), .room_cqn_i(cqn_q), .overrun_i, .full_o(send_full),
-    .waiter_reset_o(waiter_reset[0]), .anew_i(waiter_reset != '0)
+  comp_pick i_pick (
+    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .dead_i(dead_q), .drain_i, .db_i, .una_i, .fail_i, .rq_db_i, .recv_i,
+    .db_cq_valid_i, .cqe_room_i, .limited_i(cq_wait_i != 32'd0), .busy_i(state_q == StQp),
+    .start_o(start), .op_o(op), .qpi_o(pick_qpi), .scan_cqn_o(scan_cqn),
+    .is_recv_i(is_recv), .again_i(go && again), .block_i(block), .qpi_i(qpi_q), .cqn_i(cq),
+    .room_i(db_take && ci_moves), .room_cqn_i(cqn_q), .overrun_i, .full_o(full)
   );
-  comp_pend #(.NumEvt(1)) i_recv_pend (
-    .clk_i, .rst_ni, .ctx_i, .qp_rts_i, .qp_err_i, .dead_i(dead_q), .drain_i,
-    .db_i(rq_db), .evt_i(recv_evt),
-    .ready_o(recv_ready), .take_i(recv_take), .take_qpi_i(recv_qpi),
-    .again_i(go && again && is_recv), .block_i(block && is_recv),
-    .qpi_i(qpi_q), .cqn_i(cq), .room_i(db_take && ci_moves), .room_cqn_i(cqn_q), .overrun_i, .full_o(recv_full),
-    .waiter_reset_o(waiter_reset[1]), .anew_i(waiter_reset != '0)
-  );
-  assign full = send_full | recv_full;
-  rr_pick #(.Num(NumQp)) i_send (
-    .clk_i, .rst_ni, .req_i(ready), .take_i(comp_take), .valid_o(send_valid), .idx_o(send_qpi)
-  );
-  rr_pick #(.Num(NumQp)) i_recv (
-    .clk_i, .rst_ni, .req_i(recv_ready), .take_i(recv_take), .valid_o(recv_valid), .idx_o(recv_qpi)
-  );
-  assign comp_valid = send_valid || recv_valid;
-  rr_pick #(.Num(NumCq)) i_scan (
-    .clk_i, .rst_ni, .req_i(timer_due ? full : '0), .take_i(scan_take), .valid_o(scan_valid), .idx_o(scan_cqn)
-  );
-  assign timer_due = (timer_q == 4'd15) && (cq_wait_i != 32'd0);
-
-  always_comb begin
-    op    = OpComplete;
-    start = 1'b0;
-    if (state_q != StQp) begin
-      start = 1'b1;
-      if (scan_valid) op = OpTimer;
-      else if (db_cq_valid_i && (db_turn_q || !comp_valid || !cqe_room_i)) op = OpDoorbell;
-      else if (comp_valid && cqe_room_i) op = (recv_valid && (recv_turn_q || !send_valid)) ? OpReceive : OpComplete;
-      else start = 1'b0;
-    end
-  end
-  assign comp_take     = start && (op == OpComplete);
+  assign send_take     = start && (op == OpComplete);
   assign recv_take     = start && (op == OpReceive);
-  assign scan_take     = start && (op == OpTimer);
   assign db_cq_ready_o = start && (op == OpDoorbell);
 
   // ---------------------------------------------------------------- read the QP
   assign moved = '{valid: go && !is_recv, qpi: qpi_q, idx: ri_next};
   comp_qp i_qp (
-    .clk_i, .rst_ni, .ctx_i, .db_i, .una_i, .retire_i(moved), .take_i(comp_take), .qpi_i(send_qpi),
+    .clk_i, .rst_ni, .ctx_i, .db_i, .una_i, .retire_i(moved), .take_i(send_take), .qpi_i(pick_qpi),
     .version2_o(send_version2), .send_cq_o(send_cq), .ri_o(ri), .ri_next_o(ri_next), .more_o(more), .acked_o(acked),
     .next_acked_o(next_acked)
   );
-  assign rec_en_o  = comp_take;
-  assign rec_qpi_o = send_qpi;
+  assign rec_en_o  = send_take;
+  assign rec_qpi_o = pick_qpi;
 
   assign entry_en_o   = (state_q == StQp) && (op_q == OpComplete);
   assign entry_qpi_o  = qpi_q;
@@ -211,7 +164,7 @@ module comp_eng
   assign rec_slot_o   = ri[SlotW-1:0];
 
   recv_pend i_received (
-    .clk_i, .rst_ni, .ctx_i, .qp_err_i, .db_i(rq_db_i), .evt_i(recv_i), .take_i(recv_take), .take_qpi_i(recv_qpi),
+    .clk_i, .rst_ni, .ctx_i, .qp_err_i, .db_i(rq_db_i), .evt_i(recv_i), .take_i(recv_take), .take_qpi_i(pick_qpi),
     .version2_o(recv_version2), .recv_cq_o(recv_cq), .idx_o(recv_idx),
     .entry_en_i((state_q == StQp) && is_recv), .qpi_i(qpi_q), .entry_o(got), .has_o(recv_has), .more_o(recv_more),
     .flush_o(recv_flush), .retire_i(go && is_recv)
@@ -309,9 +262,6 @@ module comp_eng
       cqn_q             <= '0;
       ci_q              <= '0;
       arm_q             <= '0;
-      db_turn_q         <= 1'b0;
-      recv_turn_q       <= 1'b0;
-      timer_q           <= '0;
       more_q            <= 1'b0;
       acked_q           <= 1'b0;
       next_acked_q      <= 1'b0;
@@ -325,7 +275,6 @@ module comp_eng
       err_o             <= '0;
       cnt_o             <= '0;
     end else begin
-      if (timer_q != 4'd15) timer_q <= timer_q + 4'd1;
       unique case (state_q)
         StQp: begin
           state_q <= StCq;
@@ -337,13 +286,10 @@ module comp_eng
       endcase
       if (start) begin
         op_q  <= op;
-        qpi_q <= (op == OpReceive) ? recv_qpi : send_qpi;
+        qpi_q <= pick_qpi;
         cqn_q <= (op == OpTimer) ? scan_cqn : db_cq_cqn_i;
         ci_q  <= db_cq_ci_i;
         arm_q <= db_cq_arm_i;
-        if (op == OpTimer) timer_q <= '0;
-        else db_turn_q <= (op inside {OpComplete, OpReceive});
-        if (op inside {OpComplete, OpReceive}) recv_turn_q <= (op == OpComplete);
       end
 
       db_cq_rsp_valid_o <= decide && (op_q == OpDoorbell);

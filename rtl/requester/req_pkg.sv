@@ -146,6 +146,14 @@ package req_pkg;
     psn_t last;                  // last PSN of the message
   } req_mark_t;
 
+  /// what the completion engine does: a WQE of a send or receive queue, a CQ doorbell, a look at a CQ that lets others wait
+  typedef enum logic [1:0] {
+    OpComplete,
+    OpReceive,
+    OpDoorbell,
+    OpTimer
+  } comp_op_e;
+
   /// a CQE to write
   typedef struct packed {
     logic [63:0]  addr;          // of the slot

@@ -32,6 +32,7 @@ BENCH = {
         "rtl/completion/cq_state.sv",
         "rtl/completion/comp_qp.sv",
         "rtl/completion/comp_pend.sv",
+        "rtl/completion/comp_pick.sv",
         "rtl/completion/recv_pend.sv",
         "rtl/completion/comp_eng.sv",
         "rtl/completion/cqe_writer.sv",
