@@ -614,7 +614,7 @@ FAULTS = [
     Fault(
         "receive-cqe-before-its-data",
         "responder/resp_done.sv",
-        "good: «!failed» && !dead",
+        "head.recv && «!failed» && !dead",
         "1'b1",
     ),
     Fault(

@@ -246,7 +246,7 @@ async def test_err_reset_and_again(dut) -> None:
 
 @cocotb.test()
 async def test_err_while_messages_arrive(dut) -> None:
-    """ERR by the host in each eighth cycle of a window: good ones, then flushes; no byte comes behind those."""
+    """ERR by the host in each eighth cycle: good ones, then flushes; no byte comes behind those."""
     scene = Scene(dut, fabric(timer=0), (), knobs={"mem_latency": 150})
     await scene.start()
     pipe, back = scene.pipe(0, 0), scene.pipe(1, 0)
