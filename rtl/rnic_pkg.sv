@@ -340,12 +340,12 @@ package rnic_pkg;
     logic [31:0] imm;
     logic [31:0] len;            // bytes of the message
   } recv_done_t;
-  /// receive WQEs on their way to an outcome
+  /// packets of receive WQEs on their way through memory
   typedef struct packed {
-    logic       begins;          // one is on its way from here on: everything before it may still wait
+    logic       begins;          // one is on its way from here on
     qp_t        begins_qpi;
-    logic       ends;            // it has its outcome, or (not good) none of its own
-    logic       good;
+    logic       ends;            // it is written, or failed
+    logic       good;            // and with it the receive WQE has its outcome
     qp_t        qpi;
     recv_done_t done;
   } recv_evt_t;

@@ -614,7 +614,7 @@ FAULTS = [
     Fault(
         "receive-cqe-before-its-data",
         "responder/resp_done.sv",
-        "good: «!failed» && !dead",
+        "head.recv && «!failed» && !dead",
         "1'b1",
     ),
     Fault(
@@ -721,7 +721,9 @@ PROGRAMS = [
     ("tests.nic.test_send", "test_receive_wqe_fails/name=3/q=0"),
     ("tests.nic.test_send", "test_receive_wqe_fails/name=5/q=1"),
     ("tests.nic.test_send", "test_receive_wqe_fails/name=6/q=0"),
+    ("tests.nic.test_send", "test_receive_wqe_fails/name=7/q=0"),
     ("tests.nic.test_send", "test_err_reset_and_again"),
+    ("tests.nic.test_send", "test_err_while_messages_arrive"),
     ("tests.nic.test_send", "test_full_receive_cq"),
     ("tests.nic.test_send", "test_solicited_events"),
     ("tests.nic.test_send", "test_late_receivers"),

@@ -162,6 +162,8 @@ class Queue(Part):
             return 1
         queue = s.rq.get(g)
         message = queue.open() if queue and not start else None
+        if queue and not start and message is None:
+            return 1  # its receive WQE is flushed: the QP is in ERR already
         done = message.length if message else 0
         short = size > mtu or (not start and not size) if last else size != mtu
         if short or done + size > rules.MAX_MESSAGE:

@@ -103,6 +103,7 @@ package dp_pkg;
     logic [23:0] msn;            // MSN of the answer
     logic        msn_step;       // this packet counted: a write error takes it back
     logic        atomic;         // a table entry that starts is an atomic
+    logic        way;            // belongs to a receive WQE: its bytes, or its outcome
     logic        recv;           // a receive WQE gets its outcome
     recv_done_t  got;            // outcome
   } rx_done_t;

@@ -77,7 +77,7 @@ module comp_pick
 
   assign send_evt[0]   = '{valid: una_i.valid, qpi: una_i.qpi};
   assign send_evt[5:1] = fail_i;
-  assign recv_evt      = '{valid: recv_i.ends, qpi: recv_i.qpi};
+  assign recv_evt      = '{valid: recv_i.ends && (recv_i.good || qp_err_i[recv_i.qpi]), qpi: recv_i.qpi};
   assign sq_db         = '{valid: db_i.valid, qpi: db_i.qpi};
   assign rq_db         = '{valid: rq_db_i.valid, qpi: rq_db_i.qpi};
   comp_pend #(.NumEvt(6)) i_send (

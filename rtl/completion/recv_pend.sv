@@ -1,5 +1,6 @@
 // Receive WQEs that have their outcome and wait for their CQE (nic.md 5, 6): of each QP up to MaxReceived, in the order of
-// its receive queue. In ERR what is posted and has no outcome is flushed, once no message of the QP is on its way any more.
+// its receive queue. In ERR what is posted and has no outcome is flushed, once no byte of a message of the QP is on its way to
+// memory any more: then the buffer is software's.
 module recv_pend
   import rnic_pkg::*;
   import req_pkg::*;

@@ -56,8 +56,9 @@ module resp_done
 
   // a receive WQE whose message could not be written has no outcome of its own: it is flushed
   assign recv_o = '{
-      begins: done_valid_i && done_i.recv, begins_qpi: done_i.qpi,
-      ends: head_valid && head.recv && (!due || due_ready_i), good: !failed && !dead_i[head.qpi], qpi: head.qpi,
+      begins: done_valid_i && done_i.way, begins_qpi: done_i.qpi,
+      ends: head_valid && head.way && (!due || due_ready_i), good: head.recv && !failed && !dead_i[head.qpi],
+      qpi: head.qpi,
       done: head.got
   };
 

@@ -97,6 +97,7 @@ module resp_emit
       done_o.msn_step = execute_o && next_i.msn != state_i.msn;
       done_o.bursts   = bursts;
       done_o.recv     = (execute_o && act_i.recv) || (fatal_o && code != CqeOk);
+      done_o.way      = done_o.recv || (execute_o && act_i.send);
       if (done_o.recv) begin
         done_o.got = '{
             code: execute_o ? CqeOk : code, write: !act_i.send, with_imm: has_imm(hdr_i.bth), se: hdr_i.se,
@@ -116,7 +117,7 @@ module resp_emit
       endcase
     end
   end
-  assign done_valid_o = done_o.ack || done_o.start || done_o.recv || done_o.bursts != '0;
+  assign done_valid_o = done_o.ack || done_o.start || done_o.way || done_o.bursts != '0;
 
   assign entry_valid_o = done_o.start;
   always_comb begin

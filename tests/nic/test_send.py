@@ -16,11 +16,12 @@ from __future__ import annotations
 import random
 
 import cocotb
+import numpy as np
 
 from pymodel.formats import doorbell
 from pymodel.nic.context import CmdObj, CmdOp, MrContext, command_writes
 from pymodel.nic.params import AsyncKind, Cnt, Csr
-from pymodel.platform import mmio_write, sleep
+from pymodel.platform import mmio_write, sleep, store
 from tests.nic.raw import FLUSH, renew
 from tests.nic.raw_receive import collect, drain
 from tests.nic.send_scene import PATIENCE, Scene, fabric, feed, pour, traffic
@@ -89,6 +90,7 @@ def no_write(scene: Scene) -> int:
 FAILURES = {
     "too short": (0xC0, 1, 0xA4), "too short in the last": (0xC0, 1, 0xA4), "key": (0xD6, 3, 0xA6),
     "right": (0xD6, 3, 0xA6), "range": (0xD6, 3, 0xA6), "slot": (0xAF, 3, 0xA6), "buffer": (FLUSH, 3, 0xA6),
+    "last of a buffer": (FLUSH, 3, 0xA6),
 }  # fmt: skip
 
 
@@ -129,6 +131,8 @@ async def test_receive_wqe_fails(dut, name: str, q: int) -> None:
                 error(scene.rig, 1, slot & ~63, 64, "r")
             case "buffer":
                 error(scene.rig, 1, (place + mtu + 64) & ~63, 64, "w")
+            case "last of a buffer":
+                error(scene.rig, 1, (place + 2 * mtu) & ~63, 64, "w")
         first = good
         if name == "slot":
             first = next(k for k in range(count) if receiver.slot(receiver.head + k) >> 6 == slot >> 6)
@@ -137,7 +141,9 @@ async def test_receive_wqe_fails(dut, name: str, q: int) -> None:
         found = await collect(receiver.cq, 1, count)
         assert [int(c["error_code"]) for c in found] == [0] * first + [code] + [FLUSH] * (count - 1 - first)
         assert [int(c["wqe_id"]) for c in found] == [receiver.wqe_id(start + k) for k in range(count)]
-        assert all(int(c["msg_len"]) == (length if not c["error_code"] else 0) for c in found)
+        for c in found:
+            told = tuple(int(c[name]) for name in ("msg_len", "with_imm", "imm_data", "se"))
+            assert told == ((0,) * 4 if c["error_code"] else (length, 1, 0x1234_5678, 1))
         # its own send queue flushes to the other CQ; a doorbell in ERR leads to flushes
         await receiver.post_receive({}, {})
         await back.sender.post(back.sender.fields(64))
@@ -148,7 +154,9 @@ async def test_receive_wqe_fails(dut, name: str, q: int) -> None:
     async def send() -> None:
         await back.receiver.post_receive({}, {})
         await sleep(2000)
-        await pipe.sender.post(*[pipe.sender.send(length, 64 * k) for k in range(count)])
+        # the CQE of a failed message has nothing of it
+        extra = {"with_imm": 1, "opcode_data": 0x1234_5678, "se": 1}
+        await pipe.sender.post(*[pipe.sender.send(length, 64 * k, **extra) for k in range(count)])
         codes = [int(c["error_code"]) for c in await collect(pipe.sender, 0, count)]
         first = codes.index(answer)
         assert codes == [0] * first + [answer] + [FLUSH] * (count - 1 - first)
@@ -233,6 +241,54 @@ async def test_err_reset_and_again(dut) -> None:
         rng = random.Random(f"again {scene.seed} {number}")
         jobs += [(number, pour(scene, one, 20, rng, True)), (1 - number, feed(scene, one, 20, rng, 0))]
     await scene.both(*jobs)
+    await scene.rig.check()
+
+
+@cocotb.test()
+async def test_err_while_messages_arrive(dut) -> None:
+    """ERR by the host in each eighth cycle: good ones, then flushes; no byte comes behind those."""
+    scene = Scene(dut, fabric(timer=0), (), knobs={"mem_latency": 150})
+    await scene.start()
+    pipe, back = scene.pipe(0, 0), scene.pipe(1, 0)
+    receiver, mtu, count = pipe.receiver, pipe.sender.plan.mtu, 6
+    rng = random.Random(f"err {scene.seed}")
+    seen = set()
+
+    for wait in range(0, 640, 8):
+        lengths = [rng.choice((1, mtu, 2 * mtu + 1)) for _ in range(count)]
+
+        async def receive(wait: int = wait) -> None:
+            await receiver.post_receive(*[{}] * count)
+            await sleep(900 + wait)
+            words = scene.rig.fabric.contexts(receiver.plan)[0].stage_words()
+            words[8] = 2
+            for addr, data in command_writes(CmdOp.MODIFY, CmdObj.QP, receiver.plan.qpn, words):
+                await mmio_write(addr, data)
+            codes = [int(c["error_code"]) for c in await collect(receiver.cq, 1, count)]
+            assert codes == sorted(codes) and set(codes) <= {0, FLUSH}, codes
+            seen.add(codes.count(0))
+            # the buffers are software's again
+            for k in range(count):
+                start = receiver.place(receiver.head - count + k)
+                await store(start, np.full(64, 0xA5, np.uint8))
+            await sleep(600)
+            for k, code in enumerate(codes):
+                start = receiver.place(receiver.head - count + k)
+                assert receiver.content(start, 64) == b"\xa5" * 64, (wait, k, code)
+
+        async def send(lengths: list[int] = lengths) -> None:
+            await sleep(800)
+            await pipe.sender.post(*[pipe.sender.send(length, 0) for length in lengths])
+
+        await scene.both((1, receive()), (0, send()))
+        await scene.rig.settle()
+        await scene.both(
+            *((end.plan.pe, drain(end)) for one in (pipe, back) for end in (one.sender, one.receiver.cq))
+        )
+        await renew(scene.rig, pipe.sender, back.sender, (rng.getrandbits(24), rng.getrandbits(24)))
+        for end in (pipe.receiver, back.receiver):
+            end.head = end.plan.rq_start
+    assert {0, count} <= seen and len(seen) > 3, seen
     await scene.rig.check()
 
 
