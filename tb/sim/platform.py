@@ -242,7 +242,7 @@ class Rig:
                     error.add_note(finding.render())
                 # a forgotten await says nothing about what is under way
                 waiting = [] if isinstance(error, UnawaitedError) else self.judge.outstanding()
-                for line in waiting[:40]:
+                for line in waiting:
                     error.add_note(line)
             raise
         finally:
@@ -296,18 +296,32 @@ class Rig:
 
     # ------------------------------------------------------------------------------------ after
     async def settle(self) -> None:
-        """Let everything in flight arrive: until nothing is recorded any more for longer than any latency."""
+        """Let everything in flight arrive: until nothing is recorded any more for longer than any latency.
+
+        Where something that was sent is unacknowledged, the transport gets its bound, too: as long as a timer
+        or an RNR wait can still act, at most what all retries take.
+        """
         quiet, longest = 0, max(self.lib.longest_wait(pe) for pe in range(self.fabric.n_pes))
         enough = max(3, -(-longest // STEP) + 1)
         # as many accesses one after the other as fit in between on memory as it is by default
-        for _ in range(SETTLE // STEP * max(1, longest // STEP)):
+        steps, due, extended = SETTLE // STEP * max(1, longest // STEP), enough, False
+        while steps > 0:
+            steps -= 1
             await self.lib.cycles(STEP)
             busy = self.drain().size or any(
                 self.lib.mmio_pending(pe) or self.lib.link_pending(pe) for pe in range(self.fabric.n_pes)
             )
             quiet = 0 if busy else quiet + 1
-            if quiet == enough:
+            if not quiet:
+                due = enough
+            if quiet < due:
+                continue
+            timer, bound = (0, 0) if self.judge is None else self.judge.patience()
+            due = enough + -(-timer // STEP)
+            if quiet >= due:
                 return
+            if not extended:
+                extended, steps = True, steps + -(-bound // STEP)
 
     async def counters(self, pe: int) -> list[int]:
         """All counters of a NIC, read over its BAR."""
