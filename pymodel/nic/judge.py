@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pymodel.faults import AnyRule
+from pymodel.faults.memory import keyed
 from pymodel.formats.arrays import I64, U8, U64, Rec
 from pymodel.nic.exact_core import FRAME_COUNTERS, PACKET_COUNTERS
 from pymodel.nic.judge_batch import Batch
@@ -175,6 +177,11 @@ class Judge:
         """The memory model forgot its error ranges."""
         self.flush()
         self.state.memory.clear_errors(pe)
+
+    def set_memory_faults(self, rules: Sequence[AnyRule], seed: int) -> None:
+        """The memory model got these rules in place of all others, with this seed."""
+        self.flush()
+        self.state.memory.set_rules([(rule, key) for _, rule, key in keyed(rules, seed)])
 
     # ------------------------------------------------------------------ end of test
     def dirty_pages(self, pe: int) -> U64:
