@@ -226,3 +226,25 @@ async def test_a_stall_is_late_by_its_time(dut) -> None:
     ids = rig.memory_log()["id"].tolist()
     assert ids == [AxiId.FETCH, AxiId.GATHER, AxiId.INBOUND]
     await rig.check()
+
+
+@cocotb.test()
+async def test_a_nak_that_waits_behind_a_failing_result(dut) -> None:
+    """A NAK 3 stands in the receive path behind READ data whose write fails late: it may be dropped uncounted.
+
+    The READ is reported with b3, the WRITE that the NAK was for is flushed.
+    """
+    stage = Stage(dut, fabric(cocotb.RANDOM_SEED), (), stall_limit=PATIENCE)
+    await stage.start()
+    qp, rig = stage.ends[0, 1, 0], stage.rig
+    sink, target = local(qp, READS), remote(qp, WRITES)
+    rig.set_faults(
+        [
+            f"memory pe 0 write {sink:#x}-{sink + 32767:#x}: stall 1us",
+            f"memory pe 0 write {spot(sink + 100)}: slverr",
+            f"memory pe 1 write {spot(target)}: decerr",
+        ]
+    )
+    codes = await post(stage, qp, qp.read(30000, 0, laddr=sink), qp.fields(64, WRITES))
+    assert codes == [0xB3, FLUSH], codes
+    await rig.check()
