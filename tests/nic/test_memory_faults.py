@@ -230,7 +230,7 @@ async def test_a_stall_is_late_by_its_time(dut) -> None:
 
 @cocotb.test()
 async def test_a_nak_that_waits_behind_a_failing_result(dut) -> None:
-    """A NAK 3 stands in the receive path behind READ data whose write fails late: it may be dropped uncounted.
+    """A NAK 3 stands in the receive path behind READ data whose write fails late: it may be dropped.
 
     The READ is reported with b3, the WRITE that the NAK was for is flushed.
     """
