@@ -233,11 +233,13 @@ class Waits(Part):
         for c in np.flatnonzero(waits).tolist():
             count, at = int(s.c_prod[c] - s.c_ci[c]), int(s.c_ci[c]) % int(s.c_depth[c]) * int(s.c_stride[c])
             raw = s.memory.bytes[int(s.c_flat[c]) + at :][: cqe.CQE_BYTES][None]
-            owners = np.flatnonzero(s.q_cq == c).tolist()
+            owners = np.flatnonzero((s.q_cq == c) | (s.q_rcq == c)).tolist()
             first = cqe.unpack(raw, int(s.q_version[owners[0]]) if owners else 2)[0]
             g = next((g for g in owners if int(s.q_qpn[g]) & 0x7FFF == int(first["qp_id"])), -1)
             what = ""
-            if g >= 0:
+            if g >= 0 and first["type"]:
+                what = f"; the first: a message that qp {int(s.q_qpn[g]):#x} received"
+            elif g >= 0:
                 ids, newest = 0x1FFF if s.q_version[g] == 1 else 0x1FFFF, int(s.q_ret[g]) - 1
                 index = newest - (newest - (int(first["wqe_id"]) >> 3) & ids)
                 code = int(first["error_code"])
