@@ -203,6 +203,8 @@ def _codec(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.pcap is not None and args.on != "rtl":
         raise ValueError("--pcap is for --on rtl: the golden NICs have no link to listen to")
+    if args.on != "rtl":
+        faults.link_only(faults.from_sources(args.faults))
     if args.on == "rtl" and args.schedule is not None:
         raise ValueError("--schedule is for --on model: the RTL has its own timing")
     if (

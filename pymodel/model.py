@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymodel.faults.link import FaultyLink
+from pymodel.faults.memory import link_only
 from pymodel.faults.rule import Rule
+from pymodel.faults.text import AnyRule
 from pymodel.host.table import BarOp, Fabric, Region
 from pymodel.nic.golden import GoldenNic, Step
 from pymodel.nic.params import CMD_STATUS
@@ -120,7 +122,7 @@ class ModelBackend:
     """
 
     def __init__(
-        self, fabric: Fabric, schedule: Schedule = "eager", seed: int = 0, faults: Sequence[Rule] = ()
+        self, fabric: Fabric, schedule: Schedule = "eager", seed: int = 0, faults: Sequence[AnyRule] = ()
     ) -> None:
         if schedule not in SCHEDULES:
             raise ValueError(f"schedule {schedule!r} is not one of {', '.join(SCHEDULES)}")
@@ -156,14 +158,16 @@ class ModelBackend:
         if faults:
             self.set_faults(faults)
 
-    def set_faults(self, rules: Sequence[Rule]) -> None:
+    def set_faults(self, rules: Sequence[AnyRule]) -> None:
         """Rules of the link in place of all others; without any the link loses nothing and costs nothing.
 
-        Held packets of earlier rules go on at once.
+        Held packets of earlier rules go on at once. Raises ValueError for rules of memory.
         """
+        link_only(rules)
+        link = [rule for rule in rules if isinstance(rule, Rule)]
         if self.link is not None:
             self.link.flush()
-        self.link = FaultyLink(rules, self.nics, self.now, self._seed) if rules else None
+        self.link = FaultyLink(link, self.nics, self.now, self._seed) if link else None
         for nic in self.nics:
             nic.link = None if self.link is None else self.link.send
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from pymodel.causes import blame, error_text, place
 from pymodel.device.pe import POLL_LIMIT, DeviceOptions, Pe
 from pymodel.device.queues import QpState, code_text
-from pymodel.faults import Rule, from_sources
+from pymodel.faults import AnyRule, from_sources, link_only
 from pymodel.faults.log import counts
 from pymodel.generation import Generation
 from pymodel.host.config import FabricConfig
@@ -349,7 +349,7 @@ class ModelRun(Run):
         sanitize: bool = True,
         hang_after: int = 2_000_000,
         observers: Sequence[Observer] = (),
-        faults: Sequence[Rule] = (),
+        faults: Sequence[AnyRule] = (),
     ) -> None:
         self.model = ModelBackend(fabric, schedule, seed, faults)
         self.completions = CompletionCheck(fabric, self.model)
@@ -388,6 +388,7 @@ def run_on_model(config: RunConfig, program: Loaded | None = None) -> RunResult:
         raise ValueError(f"schedule {config.schedule!r} is not one of {', '.join(SCHEDULES)}")
     loaded = program or load(config.program)
     rules = from_sources(config.faults)
+    link_only(rules)
     run = ModelRun(
         Fabric.build(config.fabric_config(loaded)),
         loaded.main,

@@ -392,6 +392,15 @@ FAULTS = [
         "SizeBeat",
     ),
     Fault(
+        "decerr-on-reads-ignored", "memory/axi_rd_mux.sv", "err: «m_axi_rresp[1]»,", "m_axi_rresp == 2'b10"
+    ),
+    Fault(
+        "decerr-on-writes-ignored",
+        "memory/axi_wr_mux.sv",
+        "b_err_o <= «m_axi_bresp[1]»;",
+        "m_axi_bresp == 2'b10",
+    ),
+    Fault(
         "lock-ignored", "memory/scatter.sv", "assign locked   = «lock_valid_i» && !cmd.move.result", "1'b0"
     ),
     Fault("result-under-inbound-id", "memory/scatter.sv", "= «cmd.move.result» ? IdResult", "1'b0"),
@@ -699,6 +708,7 @@ PROGRAMS = [
     ("tests.nic.test_cq_full", "test_cq_wait_ends_in_overrun"),
     ("tests.nic.test_errors", "test_err_without_a_wqe"),
     ("tests.nic.test_errors", "test_cqe_write_bus_error"),
+    ("tests.nic.test_bus_faults", "test_both_kinds_alike"),
     ("tests.nic.test_sizes", "test_reads_among_writes"),
     ("tests.nic.test_contended_atomics", "test_one_serial_order"),
     ("tests.nic.test_read_order", "test_fences"),

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser, texts: bool = False) -> None:
     (source, text) for `pymodel.faults.from_sources` in place of rules.
     """
     action = _AddText if texts else _Add
-    help_rule = "a fault on the link, such as 'every 1/200: drop' (docs/faults.md); repeatable"
+    help_rule = "a fault of link or memory, such as 'every 1/200: drop' (docs/faults.md); repeatable"
     parser.add_argument("--fault", action=action, dest="faults", default=[], metavar="RULE", help=help_rule)
     parser.add_argument(
         "--fault-file",

@@ -1,149 +1,19 @@
-"""The parser of fault rules (docs/faults.md): one line of text to a :class:`pymodel.faults.rule.Rule`."""
+"""The parser of fault rules (docs/faults.md): one line of text to a rule of the link, or of memory."""
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable
+from typing import Any
 
-from pymodel.faults.rule import (
-    FAR,
-    MAX_24,
-    MAX_EDITS,
-    MAX_PE,
-    NAMES,
-    NS_PER_CYCLE,
-    REGIONS,
-    Action,
-    Range,
-    Rule,
-    RuleError,
-)
+from pymodel.faults.line import Line
+from pymodel.faults.memory import MemoryLine, MemoryRule
+from pymodel.faults.rule import FAR, MAX_24, MAX_EDITS, MAX_PE, NAMES, REGIONS, Action, Rule
 
-_TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|\d+(?:\.\d+)?)|([A-Za-z_]\w*)|(->|<=|>=|[-:,*/<>]))")
-#: ns in a unit of time
-_UNITS = {"cycle": NS_PER_CYCLE, "cycles": NS_PER_CYCLE, "ns": 1, "us": 1000, "ms": 1_000_000}
-_ORDINALS = ("st", "nd", "rd", "th")
 _ACTIONS = [a.name.lower() for a in Action if a != Action.RELEASE]
 
 
-class _Token(NamedTuple):
-    kind: str  # "number", "word", "sign", "end"
-    text: str
-    column: int
-
-
-class _Parser:
-    """Recursive descent over the tokens of one line; every error knows its column."""
-
-    def __init__(self, text: str, source: str, line: int) -> None:
-        self._rule, self._source, self._line = text, source, line
-        self._tokens: list[_Token] = []
-        self._at = 0
-        pos, end = 0, len(text.rstrip())
-        while pos < end:
-            match = _TOKEN.match(text, pos)
-            if match is None:
-                column = pos + len(text[pos:]) - len(text[pos:].lstrip()) + 1
-                self.fail(f"{text[column - 1]!r} has no meaning here", column)
-            kind = ("number", "word", "sign")[(match.lastindex or 1) - 1]
-            self._tokens.append(
-                _Token(kind, match[match.lastindex or 1], match.start(match.lastindex or 1) + 1)
-            )
-            pos = match.end()
-        self._tokens.append(_Token("end", "", end + 1))
-
-    def fail(self, message: str, column: int | None = None) -> NoReturn:
-        where = self.next.column if column is None else column
-        raise RuleError(message, self._source, self._line, where, self._rule)
-
-    # ------------------------------------------------------------------------------------------------ tokens
-    @property
-    def next(self) -> _Token:
-        return self._tokens[self._at]
-
-    def _found(self) -> str:
-        return f"found {self.next.text!r}" if self.next.kind != "end" else "found the end of the line"
-
-    def take(self, *texts: str) -> str:
-        """The next token if it is one of these, else ''."""
-        if self.next.kind in ("word", "sign") and self.next.text in texts:
-            self._at += 1
-            return self._tokens[self._at - 1].text
-        return ""
-
-    def word(self, what: str, known: Iterable[str]) -> str:
-        """A word out of a list."""
-        token, names = self.next, sorted(known)
-        if token.kind != "word":
-            self.fail(f"expected {what}, {self._found()}")
-        if token.text not in names:
-            near = difflib.get_close_matches(token.text, names, 1, 0.5)
-            self.fail(
-                f"unknown {what.split(' ', 1)[-1]} '{token.text}'"
-                + (f" (did you mean {near[0]}?)" if near else "")
-            )
-        self._at += 1
-        return token.text
-
-    def number(self, what: str, low: int = 0, high: int = FAR) -> int:
-        token = self.next
-        if token.kind != "number":
-            self.fail(f"expected {what}, {self._found()}")
-        if "." in token.text:
-            self.fail(f"{what} is a whole number")
-        value = int(token.text, 0) if token.text[:2] in ("0x", "0X") else int(token.text)
-        if not low <= value <= high:
-            limits = f"{low} to {high}" if high < FAR else f"at least {low}"
-            self.fail(f"{what} {token.text} is out of range ({limits})")
-        self._at += 1
-        return value
-
-    def range(self, what: str, low: int = 0, high: int = FAR, wrap: bool = False) -> Range:
-        column = self.next.column
-        first = self.number(what, low, high)
-        last = self.number(what, low, high) if self.take("-") else first
-        if last < first and not wrap:
-            self.fail(f"range {first}-{last} is empty", column)
-        return first, last
-
-    def _duration(self) -> tuple[float, _Token]:
-        token = self.next
-        if token.kind != "number":
-            self.fail(f"expected a time, {self._found()}")
-        self._at += 1
-        return float(int(token.text, 0)) if token.text[:2] in ("0x", "0X") else float(token.text), token
-
-    def _cycles(self, value: float, unit: str) -> int:
-        return -int(-value * _UNITS[unit] // NS_PER_CYCLE)
-
-    def _unit(self) -> str:
-        if self.next.text not in _UNITS:
-            self.fail(f"a time needs a unit (cycles, ns, us, ms), {self._found()}")
-        self._at += 1
-        return self._tokens[self._at - 1].text
-
-    def time(self, low: int = 0) -> int:
-        """A time in cycles, rounded up."""
-        value, token = self._duration()
-        cycles = self._cycles(value, self._unit())
-        if not low <= cycles < FAR:
-            self.fail(f"time {token.text} is out of range", token.column)
-        return cycles
-
-    def time_range(self) -> Range:
-        """``10us-20us``; the first may leave its unit to the second."""
-        first, token = self._duration()
-        unit = self._unit() if self.next.kind == "word" else ""
-        if not self.take("-"):
-            self.fail(f"expected '-' and the end of the time window, {self._found()}")
-        last, _ = self._duration()
-        final = self._unit()
-        low, high = self._cycles(first, unit or final), self._cycles(last, final)
-        if not low <= high < FAR:
-            self.fail("the time window is empty", token.column)
-        return low, high
+class _LinkLine(Line):
+    """A rule of the link, by recursive descent."""
 
     # -------------------------------------------------------------------------------------------- conditions
     def _opcode(self) -> dict[str, Any]:
@@ -161,7 +31,7 @@ class _Parser:
         ends: list[int | None] = []
         for n in range(2):
             if n and not self.take("->"):
-                self.fail(f"expected '->', {self._found()}")
+                self.fail(f"expected '->', {self.found()}")
             ends.append(None if self.take("*") else self.number("a PE", 0, MAX_PE))
         return {"source": ends[0], "destination": ends[1]}
 
@@ -172,17 +42,6 @@ class _Parser:
         n = self.number("a size", 1 if sign == "<" else 0, FAR - 1)
         return {"size": {"<": (0, n - 1), "<=": (0, n), ">": (n + 1, FAR), ">=": (n, FAR)}[sign]}
 
-    def _every(self) -> dict[str, Any]:
-        column = self.next.column
-        n = self.number("a number", 1)
-        if self.take("/"):
-            of = self.number("a number", 1)
-            if of < n:
-                self.fail(f"{n}/{of} is more than all", column)
-            return {"chance": (n, of)}
-        self.take(*_ORDINALS)
-        return {"every": n}
-
     def conditions(self) -> dict[str, Any]:
         """All up to the colon."""
         read: dict[str, Callable[[], dict[str, Any]]] = {
@@ -192,7 +51,7 @@ class _Parser:
             "class": self._opcode,
             "direction": self._direction,
             "size": self._size,
-            "every": self._every,
+            "every": self.every,
             "packet": lambda: {"packet": self.range("a packet number", 1)},
             "nth": lambda: {"nth": self.range("a number", 1)},
             "time": lambda: {"time": self.time_range()},
@@ -201,7 +60,7 @@ class _Parser:
         }
         if self.take("any", "always"):
             if not self.take(":"):
-                self.fail(f"expected ':', {self._found()}")
+                self.fail(f"expected ':', {self.found()}")
             return {}
         found: dict[str, Any] = {}
         while True:
@@ -259,31 +118,26 @@ class _Parser:
             "truncate": self._truncate,
         }[name]()
         found["action"] = Action[name.upper()]
-        comma = self.take(",")
-        if self.take("once"):
-            found["limit"] = 1
-        elif self.next.kind == "number":
-            found["limit"] = self.number("a number of times", 1)
-            if not self.take("times", "time"):
-                self.fail(f"expected 'times', {self._found()}")
-        elif not self.take("always") and comma:
-            self.fail(f"expected once, N times or always, {self._found()}")
-        if self.next.kind != "end":
-            self.fail(f"unexpected {self.next.text!r} behind the rule")
+        limit = self.limit()
+        if limit is not None:
+            found["limit"] = limit
         return found
 
     def rule(self) -> Rule:
         """The whole line."""
-        has_conditions = any(t.text == ":" for t in self._tokens)
+        has_conditions = self.has(":")
         if not has_conditions and self.next.kind == "word" and self.next.text not in _ACTIONS:
             # without a colon it is an action, unless it begins like a condition
             found = self.conditions()
         else:
             found = self.conditions() if has_conditions else {}
-        return Rule(**found, **self.action(), where=f"{self._source}:{self._line}")
+        return Rule(**found, **self.action(), where=self.where)
 
 
-def parse_line(line: str, source: str, number: int) -> Rule | None:
-    """The rule of a line; None for an empty one or a comment. Raises RuleError."""
+def parse_line(line: str, source: str, number: int) -> Rule | MemoryRule | None:
+    """The rule of a line, of the link or of memory; None for an empty one or a comment. Raises RuleError."""
     text = line.partition("#")[0]
-    return _Parser(text, source, number).rule() if text.strip() else None
+    if not text.strip():
+        return None
+    kind = MemoryLine if text.split()[0].rstrip(":") == "memory" else _LinkLine
+    return kind(text, source, number).rule()

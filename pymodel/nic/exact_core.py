@@ -33,6 +33,8 @@ PACKET_COUNTERS: Final = (
 
 #: of these and of the plain drops each received frame moves exactly one (nic.md 7)
 FRAME_COUNTERS: Final = tuple(n for n in Cnt if Cnt.RX_PACKET <= n <= Cnt.PSN_AHEAD)
+#: cycles that an ACK or NAK may wait in the receive path, for memory that is slow to take what is before it
+ACK_WAIT: Final = 8192
 #: packets that the receive path of a NIC holds at most
 RECEIVE_PATH: Final = 32
 #: in place of a NAK code: an RNR NAK. Like code 0 it does not end the QP
@@ -95,6 +97,8 @@ class Core:
         self.retry_open: Counter[int] = Counter()
         #: CQs to which room came so late that they may be in overrun: their event or next CQE tells
         self.overdue: set[int] = set()
+        #: g -> (cycle, counter of the NAK or -1) of ACKs and NAKs that came while the receive path waited
+        self.behind: dict[int, deque[tuple[int, int]]] = {}
         #: g -> packet that an ACK must name since a duplicate WRITE came
         self.dup_due: dict[int, int] = {}
         #: g -> packets, with the cycles of their arrival and their counters, from one on that a NIC without
@@ -216,12 +220,22 @@ class Core:
             if entry.gq == g:
                 entry.optional = True
 
+    def ack_came(self, pe: int, g: int, counter: int) -> None:
+        """An ACK, or a NAK with its counter, was taken as heard; it may wait in the receive path."""
+        if self.path_holds(pe):
+            self.behind.setdefault(g, deque(maxlen=RECEIVE_PATH)).append((self.time, counter))
+
     def stop_inbound(self, g: int, own: bool = False) -> None:
         """Packets of a QP that leaves RTS may wait in the receive path: they are executed or dropped.
 
         own: the receive path itself ends it, so that all before is executed.
         """
         s, pe = self.s, int(self.s.q_pe[g])
+        late = [n for time, n in self.behind.pop(g, ()) if self.time - time <= ACK_WAIT]
+        if late:
+            # the requester drops them, or they meet a QP in ERR
+            self.open_counters(pe, len(late), (Cnt.DROP_RESPONSE, Cnt.DROP_QP, Cnt.RX_PACKET))
+            self.loose |= {(pe, n) for n in late if n >= 0}
         held = s.r_reads.get(g, ())
         if g in self.waiting and g in s.r_nak:
             # dropped, refused or taken

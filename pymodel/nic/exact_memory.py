@@ -300,18 +300,20 @@ class Memory(Part):
             self.count(pe, Cnt.BUS_INBOUND if ident == AxiId.INBOUND else Cnt.BUS_RESULT)
         if entry is None:
             return
+        start, count = 0, entry.length  # somewhere in the packet, where the burst is not known
         if len(entry.open) == entry.unanswered:
             start, count = entry.open.popleft()
             if ident == AxiId.INBOUND:
                 self.atomics.answered(pe, entry.va + start, count)
         entry.unanswered -= 1
         g = entry.gq
+        # nothing but an error range, or no memory, in the burst itself explains an error
+        if bad and not s.memory.beats_fault(pe, entry.va + start, count, True):
+            self.find(Check.AXI_RESP, pe, f"write of {count} bytes at {entry.va + start:#x}",
+                      "response 0: nothing there answers with an error", f"{response}", g, entry.wqe,
+                      self.core.rq_psn(g, entry.cum) if entry.wqe < 0 else -1)  # fmt: skip
         if bad and entry.wqe < 0 and s.r_nak.get(g) == (entry.cum, 3):
             s.q_err_time[g] = self.core.time
-        elif bad and not s.memory.beats_fault(pe, entry.va, entry.length, True):
-            self.find(
-                Check.AXI_RESP, pe, f"write at {entry.va:#x}", "response 0", f"{response}", g, entry.wqe
-            )
         if bad and entry.wqe >= 0 and not entry.optional:
             self.core.fail(g, entry.wqe, CqeError.DATA_DMA_WR_REQ)
         if entry.done < entry.length or entry.unanswered:

@@ -71,6 +71,7 @@ class Receive(Part):
             self.count(pe, Cnt.DROP_SYNDROME)
             return
         self.count(pe, Cnt.RX_PACKET)
+        self.core.ack_came(pe, g, (-1, int(Cnt.RNR_RX), -1, int(_NAK_RX.get(code, -1)))[kind])
         acked, sent = int(s.q_ack[g]), int(s.q_tx[g])
         c = acked + signed24(got.psn - acked - int(s.q_sq_psn[g]))
         recovery = self.retry.of.get(g)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from pymodel.nic.exact_core import RNR_NAK, Part, ends
-from pymodel.nic.judge_entries import READ, WRITE
+from pymodel.nic.exact_core import RNR_NAK, Core, Part, ends
+from pymodel.nic.exact_waits import Waits
+from pymodel.nic.judge_entries import READ
 from pymodel.nic.judge_records import Check, Finding
-from pymodel.nic.judge_state import ERR, RESET, RTS
+from pymodel.nic.judge_state import RESET, RTS
 
 
 class Rest(Part):
     """Everything that is outstanding."""
 
-    def list(self) -> list[Finding]:
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.waits = Waits(core)
+
+    def findings(self) -> list[Finding]:
         """WQEs, writes and responses that are still due, each with what it waits for."""
         s = self.s
         out: list[Finding] = []
@@ -23,14 +28,11 @@ class Rest(Part):
                 Finding(check, int(s.q_pe[g]), int(s.q_qpn[g]), wqe, psn, s.cycle, field, expected, got)
             )
 
-        for g in np.flatnonzero((s.q_pi > s.q_ret) & (s.q_state != RESET)).tolist():
-            c = int(s.q_cq[g])
-            if c >= 0 and s.c_dead[c]:
-                continue  # its completions are discarded and counted
-            for idx in range(s.retired(g), int(s.q_pi[g])):
-                row = s.row(g, idx)
-                add(Check.OUTSTANDING, g, idx, self.core.sq_psn(g, int(s.w_first[row])),
-                    "completion", "a CQE" if s.w_ce[row] else "an ACK", self._waits_for(g, idx))  # fmt: skip
+        for g, idx in self.waits.outstanding():
+            row = s.row(g, idx)
+            add(Check.OUTSTANDING, g, idx, self.core.sq_psn(g, int(s.w_first[row])),
+                f"completion of {self.waits.name(g, idx)}", "a CQE" if s.w_ce[row] else "an ACK",
+                self.waits.place(g, idx))  # fmt: skip
         for g, receives in s.rq.items():
             whole = receives.unwritten() if s.q_state[g] == RTS else receives.pi - receives.done
             if s.q_state[g] == RESET or s.c_dead[s.q_rcq[g]]:
@@ -68,30 +70,7 @@ class Rest(Part):
                     f"{due.packets} packets", f"{due.sent} sent, {len(held)} requests are held")  # fmt: skip
         return out
 
-    def _waits_for(self, g: int, idx: int) -> str:
-        s = self.s
-        row = s.row(g, idx)
-        first, count = int(s.w_first[row]), int(s.w_np[row])
-        if s.q_state[g] == ERR:
-            return "a flush CQE: the QP is in ERR"
-        if s.w_err[row]:
-            return f"its error CQE {int(s.w_err[row]):#04x}"
-        if 0 <= int(s.q_bad[g]) < idx:
-            return f"WQE {int(s.q_bad[g])} before it, which failed"
-        if idx >= s.q_fetch[g]:
-            return "its fetch: announced, not read"
-        if s.q_tx[g] < first + count:
-            return f"transmission: {max(0, int(s.q_tx[g]) - first)} of {count} packets sent"
-        if s.q_ack[g] < first + count:
-            peer = int(s.q_peer[g])
-            done = peer >= 0 and int(s.r_exp[peer]) >= first + count
-            state = "executed by the peer" if done else "not executed by the peer"
-            if s.w_kind[row] == WRITE:
-                return f"an ACK: all packets sent, {state}"
-            return f"a response: {int(s.w_got[row])} of {count} arrived, the request is {state}"
-        if not s.complete(row, int(s.q_ack[g])):
-            return f"its data in memory: {int(s.w_land[row])} of {count} packets are written and answered"
-        c = int(s.q_cq[g])
-        if not s.c_ignore[c] and s.c_prod[c] - s.c_ci[c] >= s.c_depth[c]:
-            return f"room in CQ {int(s.c_cqn[c])}: acknowledged, CQ full at consumer index {int(s.c_ci[c])}"
-        return "its CQE: acknowledged"
+    def lines(self) -> list[str]:
+        """The drain report: at most ten lines and how many more there are."""
+        found, receive = self.findings(), "completion of a receive WQE"
+        return self.waits.lines([f for f in found if f.check is not Check.OUTSTANDING or f.field == receive])

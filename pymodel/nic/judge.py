@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pymodel.faults import AnyRule
+from pymodel.faults.memory import keyed
 from pymodel.formats.arrays import I64, U8, U64, Rec
 from pymodel.nic.exact_core import FRAME_COUNTERS, PACKET_COUNTERS
 from pymodel.nic.judge_batch import Batch
@@ -176,6 +178,11 @@ class Judge:
         self.flush()
         self.state.memory.clear_errors(pe)
 
+    def set_memory_faults(self, rules: Sequence[AnyRule], seed: int) -> None:
+        """The memory model got these rules in place of all others, with this seed."""
+        self.flush()
+        self.state.memory.set_rules([(rule, key) for _, rule, key in keyed(rules, seed)])
+
     # ------------------------------------------------------------------ end of test
     def dirty_pages(self, pe: int) -> U64:
         """Addresses of the 4 KiB pages that the golden model wrote on a PE."""
@@ -266,12 +273,23 @@ class Judge:
         return self.findings
 
     def outstanding(self) -> list[str]:
-        """One readable line per thing that is still due, for the watchdog: place and what it waits for."""
+        """The drain report: what is still due and where it waits, ten lines at most and "and n more"."""
         self.flush()
-        return [f.render().replace("\n    ", " | ") for f in self.exact.outstanding()]
+        return self.exact.rest.lines()
+
+    def patience(self) -> tuple[int, int]:
+        """Cycles without an event after which no transport timer acts any more, and the bound of all retries.
+
+        Both 0 where nothing that was sent is unacknowledged.
+        """
+        self.flush()
+        return self.exact.rest.waits.patience()
 
     def report(self) -> str:
-        """All kept findings as readable blocks, and how many were left out."""
-        blocks = [f.render() for f in self.findings]
-        left_out = sum(self.counts.values()) - len(self.findings)
+        """All kept findings as readable blocks, WQEs that are left as the drain report, what was left out."""
+        shown = [f for f in self.findings if f.check is not Check.OUTSTANDING]
+        blocks = [f.render() for f in shown]
+        if self.counts[Check.OUTSTANDING]:
+            blocks += [f"{Check.OUTSTANDING}: did not drain:", *(f"    {x}" for x in self.outstanding())]
+        left_out = sum(self.counts.values()) - self.counts[Check.OUTSTANDING] - len(shown)
         return "\n".join([*blocks, f"... and {left_out} more"] if left_out else blocks)

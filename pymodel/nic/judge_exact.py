@@ -140,7 +140,7 @@ class Exact(Part):
 
     def outstanding(self) -> list[Finding]:
         """WQEs, writes and responses that are still due, each with what it waits for."""
-        return self.rest.list()
+        return self.rest.findings()
 
     def discards(self, pe: int) -> int:
         """Completions of a PE that overrun CQs swallowed; how many of them were flushed is open."""

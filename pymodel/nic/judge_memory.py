@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymodel.faults.memory import MemoryAction, MemoryRule
 from pymodel.formats.arrays import I64, U8, U64, Bools
 
 #: address space reserved without memory behind it, so that sparse heaps cost what is touched
@@ -31,6 +32,8 @@ class GoldenMemory:
     def __init__(self, pes: Sequence[Sequence[Region]]) -> None:
         self._base: list[list[int]] = []
         self._errors: list[list[tuple[int, int, bool, bool]]] = [[] for _ in pes]
+        #: error rules with the keys of their draws
+        self._rules: list[tuple[MemoryRule, int]] = []
         self._flat: list[list[int]] = []
         self._size: list[list[int]] = []
         fills: list[tuple[int, int, int]] = []
@@ -91,9 +94,19 @@ class GoldenMemory:
         """No error ranges any more."""
         self._errors[pe].clear()
 
+    def set_rules(self, rules: Sequence[tuple[MemoryRule, int]]) -> None:
+        """These error rules, with the keys of their draws, in place of all others; stalls do not matter."""
+        self._rules = [(rule, key) for rule, key in rules if rule.action != MemoryAction.STALL]
+
     def has_errors(self) -> bool:
-        """Whether any PE has an error range."""
-        return any(self._errors)
+        """Whether any PE has an error range, or any error rule is in force."""
+        return any(self._errors) or bool(self._rules)
+
+    def _errs(self, pe: int, start: int, end: int, write: bool) -> bool:
+        """Whether an error range or rule answers an access to [start, end), where memory is or is not."""
+        if any(a < end and start < b and (w if write else r) for a, b, r, w in self._errors[pe]):
+            return True
+        return any(rule.fails(pe, start, end - start, write, key) for rule, key in self._rules)
 
     def beats_fault(self, pe: int, addr: int, length: int, write: bool = False) -> bool:
         """Whether a NIC access gets an error: a 64-byte beat without a byte in any region, an error range.
@@ -101,7 +114,7 @@ class GoldenMemory:
         Both by whole beats, as the memory model does it.
         """
         start, end = addr & ~63, (addr + length + 63) & ~63
-        if any(a < end and start < b and (w if write else r) for a, b, r, w in self._errors[pe]):
+        if self._errs(pe, start, end, write):
             return True
         while start < end:
             i = bisect_right(self._base[pe], start + 63) - 1
@@ -113,7 +126,7 @@ class GoldenMemory:
     def narrow_fault(self, pe: int, addr: int, size: int, write: bool) -> bool:
         """`beats_fault` of one narrow beat of `size` bytes, an atomic's (nic.md 5)."""
         start = addr & ~(size - 1)
-        if any(a < start + size and start < b and (w if write else r) for a, b, r, w in self._errors[pe]):
+        if self._errs(pe, start, start + size, write):
             return True
         return not self.clip(pe, start, size)
 
@@ -122,7 +135,7 @@ class GoldenMemory:
         out = np.zeros(addr.size, np.bool_)
         if self.has_errors():
             for i, (p, a, n) in enumerate(zip(pe.tolist(), addr.tolist(), length.tolist(), strict=True)):
-                out[i] = bool(self._errors[p]) and n > 0 and self.beats_fault(p, a, n, write)
+                out[i] = n > 0 and (self._errors[p] or self._rules) and self.beats_fault(p, a, n, write)
         return out
 
     def touch(self, offset: int, length: int) -> None:

@@ -23,6 +23,7 @@ void tb_update_work() {
 
 TB_API void tb_seed(uint64_t seed) {
     memory_seed(seed);
+    memory_faults_seed(seed);
     link_seed(seed);
     mailbox_seed(seed);
 }

@@ -221,6 +221,12 @@ extern "C" int mem_ar(int pe, int id, uint64_t addr, int len, int size) {
     const TbKnobs& k = g_knobs[pe];
     const uint64_t due = g_tb.cycle + k.mem_latency + m.rng.upto(k.mem_latency_jitter);
     m.reads.push_back({addr, due, 0, static_cast<uint8_t>(id), static_cast<uint8_t>(len), static_cast<uint8_t>(size)});
+    if (__builtin_expect(g_memory_rules, 0)) {
+        const uint64_t bytes = 1ull << size, start = addr & ~(bytes - 1);
+        const auto one = static_cast<unsigned>(pe);
+        const uint64_t beats = static_cast<uint64_t>(len) + 1;
+        m.reads.back().due += memory_faults_stall(one, start, bytes * beats, false, static_cast<uint8_t>(id));
+    }
     return pause(m, static_cast<unsigned>(pe));
 }
 
@@ -247,6 +253,8 @@ extern "C" int mem_r(int pe, int* id, svBitVecVal* data, int* resp, int* last) {
     const Lane lane = lane_of(b.addr, b.size, b.beat);
     uint8_t* to = reinterpret_cast<uint8_t*>(data);
     uint8_t code = m.errors.empty() ? uint8_t{kOkay} : m.error(lane.addr, lane.len, false);
+    if (__builtin_expect(g_memory_rules && code == kOkay, 0))
+        code = memory_faults_error(static_cast<unsigned>(pe), lane.addr, false, b.id);
     Region* r = m.find(lane.addr);
     if (__builtin_expect(lane.len == kBeat && r && r->has(lane.addr, kBeat) && code == kOkay, 1)) {
         std::memcpy(to, r->at(lane.addr), kBeat);
@@ -304,6 +312,8 @@ extern "C" int mem_w(int pe, const svBitVecVal* data, uint64_t strb) {
         std::memcpy(b.data + b.beats * kBeat, data, kBeat);
         b.strb[b.beats] = strb;
         uint8_t code = m.errors.empty() ? uint8_t{kOkay} : m.error(lane.addr, lane.len, true);
+        if (__builtin_expect(g_memory_rules && code == kOkay, 0))
+            code = memory_faults_error(static_cast<unsigned>(pe), lane.addr, true, b.id);
         if (!m.any(lane.addr, lane.len)) code = kDecErr;
         b.resp = std::max(b.resp, code);
         if (b.beats++ < b.len) break;
@@ -312,6 +322,10 @@ extern "C" int mem_w(int pe, const svBitVecVal* data, uint64_t strb) {
         uint64_t& order = m.last_commit[b.id];
         order = b.commit_due = std::max(order, now + 1 + m.rng.upto(k.commit_delay));
         b.b_due = std::max(b.commit_due, now + k.mem_latency + m.rng.upto(k.mem_latency_jitter));
+        if (__builtin_expect(g_memory_rules, 0)) {
+            const uint64_t bytes = 1ull << b.size, start = b.addr & ~(bytes - 1);
+            b.b_due += memory_faults_stall(static_cast<unsigned>(pe), start, bytes * b.beats, true, b.id);
+        }
         break;
     }
     return pause(m, static_cast<unsigned>(pe));

@@ -224,6 +224,48 @@ TbFaultVerdict faults_judge(const TbLinkPacket& p, uint8_t* bytes, size_t* size)
 void faults_release(uint32_t rule, const TbLinkPacket& p, const uint8_t* bytes, size_t size, uint64_t passed);
 void faults_seed(uint64_t seed);
 
+// ---------------------------------------------------------------------------------------------------- memory faults
+enum : uint8_t { kMemStall = 1, kMemSlvErr = 2, kMemDecErr = 3 };  // errors: the AXI response
+
+// A rule of memory as tb/sim/fault_rule.py compiles it (MEMORY_RULE there); ranges include both ends. Conditions are
+// those of TbFaultRule that memory has: kIfTime, kIfNth, kIfEveryNth, kIfRandom.
+struct TbMemoryRule {
+    uint32_t conditions;
+    uint32_t id;       // what the log calls it
+    uint8_t action;    // kMem...
+    uint8_t ways;      // 1 reads, 2 writes
+    uint8_t pe_low, pe_high;
+    uint32_t reserved;
+    uint64_t addr_low, addr_high;
+    uint64_t time_low, time_high;
+    uint64_t nth_low, nth_high;
+    uint64_t every;
+    uint64_t chance, chance_of;
+    uint64_t key;      // errors: of the draws by word
+    uint64_t amount;   // stall: cycles
+    uint64_t limit;    // 0: none
+};
+static_assert(sizeof(TbMemoryRule) == 112);
+
+// One line of the log of memory faults (MEMORY_LOG in pymodel/faults/log.py).
+struct TbMemoryEntry {
+    uint64_t time;
+    uint64_t record;   // records of the stream that were pushed before it
+    uint64_t addr;     // of the beat that fails, of the burst that is stalled
+    uint64_t amount;   // stall: cycles
+    uint32_t rule;
+    uint8_t action, pe, write, id;
+};
+static_assert(sizeof(TbMemoryEntry) == 40);
+
+// True while there is any rule of memory.
+extern bool g_memory_rules;
+// The response of the beat at addr, which lies inside one word; 0 where no rule makes it fail.
+uint8_t memory_faults_error(unsigned pe, uint64_t addr, bool write, uint8_t id);
+// Cycles by which a burst is late.
+uint64_t memory_faults_stall(unsigned pe, uint64_t addr, uint64_t len, bool write, uint8_t id);
+void memory_faults_seed(uint64_t seed);
+
 // ------------------------------------------------------------------------------------------------------------ memory
 // Called by link and mailbox for their part of `work`.
 bool link_has_work(unsigned pe, uint64_t cycle, uint64_t* due);

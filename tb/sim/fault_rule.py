@@ -1,4 +1,4 @@
-"""Fault rules as tb/cpp/faults.cpp works with them. The rules themselves are `pymodel.faults.rule`'s."""
+"""Fault rules as tb/cpp/faults.cpp and memory_faults.cpp work with them. The rules are `pymodel.faults`'s."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pymodel.faults.rule import CUTS, REGIONS, Rule, opcode_sets
+from pymodel.faults.memory import MemoryRule
+from pymodel.faults.rule import CUTS, FAR, MAX_PE, REGIONS, Rule, opcode_sets
 
 #: TbFaultRule of tb/cpp/tb.h
 RULE = np.dtype(
@@ -20,6 +21,15 @@ RULE = np.dtype(
     ]
 )  # fmt: skip
 assert RULE.itemsize == 176
+#: TbMemoryRule of tb/cpp/tb.h
+MEMORY_RULE = np.dtype(
+    [
+        ("conditions", "<u4"), ("id", "<u4"), ("action", "u1"), ("ways", "u1"), ("pe", "u1", 2),
+        ("reserved", "<u4"), ("address", "<u8", 2), ("time", "<u8", 2), ("nth", "<u8", 2), ("every", "<u8"),
+        ("chance", "<u8", 2), ("key", "<u8"), ("amount", "<u8"), ("limit", "<u8"),
+    ]
+)  # fmt: skip
+assert MEMORY_RULE.itemsize == 112
 #: bits of TbFaultRule.conditions
 _IF = {
     "qp": 1,
@@ -57,4 +67,19 @@ def compile_rules(rules: Sequence[Rule], first_id: int = 0) -> npt.NDArray[np.vo
         for opcode in opcodes:
             row["opcodes"][opcode >> 6] |= np.uint64(1 << (opcode & 63))
         row["syndromes"] = sum(1 << s for s in syndromes)
+    return table
+
+
+def compile_memory(rules: Sequence[tuple[int, MemoryRule, int]], first_id: int = 0) -> npt.NDArray[np.void]:
+    """MEMORY_RULE[len(rules)] of (place, rule, key); the log calls them by first_id + place."""
+    table = np.zeros(len(rules), MEMORY_RULE)
+    for row, (place, rule, key) in zip(table, rules, strict=True):
+        row["id"], row["action"], row["amount"], row["key"] = first_id + place, rule.action, rule.amount, key
+        row["ways"], row["limit"] = rule.read | rule.write << 1, rule.limit or 0
+        row["pe"], row["address"] = rule.pe or (0, MAX_PE), rule.address or (0, FAR)
+        for name in ("time", "nth", "every", "chance"):
+            value = getattr(rule, name)
+            if value is not None:
+                row["conditions"] |= _IF[name]
+                row[name] = value
     return table

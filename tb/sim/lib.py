@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from cocotb.triggers import Timer, ValueChange
 
-from pymodel.faults import as_rules
-from pymodel.faults.log import LOG
-from pymodel.faults.rule import Rule
-from tb.sim.fault_rule import RULE, compile_rules
+from pymodel.faults import AnyRule, MemoryAction, MemoryRule, Rule, as_rules
+from pymodel.faults.log import LOG, MEMORY_LOG
+from pymodel.faults.memory import keyed
+from tb.sim.fault_rule import MEMORY_RULE, RULE, compile_memory, compile_rules
 from tb.sim.records import RECORD
 from tb.sim.workload import ALL_PES, Op, Workload
 
@@ -115,6 +115,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tb_fault_log": (_U64, [_PTR, _U64]),
     "tb_fault_log_lost": (_U64, []),
     "tb_fault_sizes": (_U64, []),
+    "tb_set_memory_faults": (None, [_PTR, _U64]),
+    "tb_memory_fault_log": (_U64, [_PTR, _U64]),
+    "tb_memory_fault_log_lost": (_U64, []),
+    "tb_memory_fault_sizes": (_U64, []),
 }
 
 
@@ -165,8 +169,11 @@ class SimLib:
         self._result = (ctypes.c_uint64(), ctypes.c_uint32())
         self._workload: Workload | None = None
         #: every fault rule that was ever set; the log's rule numbers are indexes
-        self.fault_rules: list[Rule] = []
-        if self._lib.tb_fault_sizes() != RULE.itemsize << 32 | LOG.itemsize:
+        self.fault_rules: list[AnyRule] = []
+        self._longest_stall = 0
+        self._seed = cocotb.RANDOM_SEED
+        sizes = self._lib.tb_fault_sizes(), self._lib.tb_memory_fault_sizes()
+        if sizes != (RULE.itemsize << 32 | LOG.itemsize, MEMORY_RULE.itemsize << 32 | MEMORY_LOG.itemsize):
             raise RuntimeError("tb/sim/fault_rule.py and pymodel/faults/log.py do not fit tb/cpp/tb.h")
         #: NICs out of reset; PEs are numbered from 0
         self.n_pes = int(self._ctl[_Ctl.ACTIVE]).bit_count()
@@ -399,26 +406,41 @@ class SimLib:
         """Packets that had no route."""
         return int(self._ctl[_Ctl.LINK_DROPPED])
 
-    def set_faults(self, rules: str | Rule | Iterable[str | Rule]) -> None:
+    def set_faults(self, rules: str | AnyRule | Iterable[str | AnyRule]) -> None:
         """These fault rules in place of all others (docs/faults.md): text, rules, or a sequence of both.
 
         They start anew, with their counts at 0 and their draws from the run's seed; an empty sequence takes
-        all away. Packets that are held back stay so. Raises RuleError; RuntimeError while a workload is
-        being recorded, which does not hold rules.
+        all away. Packets that are held back, and accesses that are stalled, stay so. Errors of memory are
+        drawn from the seed that the knob `seed` set last; who judges must be told (`Rig.set_faults`). Raises
+        RuleError; RuntimeError while a workload is being recorded, which does not hold rules.
         """
         new = as_rules(rules)
         if self._workload is not None:
             raise RuntimeError("a recorded workload does not hold fault rules")
-        table = compile_rules(new, len(self.fault_rules))
+        first, places = len(self.fault_rules), [n for n, rule in enumerate(new) if isinstance(rule, Rule)]
+        table = compile_rules([rule for rule in new if isinstance(rule, Rule)])
+        table["id"] = [first + n for n in places]
         self._lib.tb_set_faults(table.ctypes.data, len(table))
+        memory = compile_memory(keyed(new, self._seed), first)
+        self._lib.tb_set_memory_faults(memory.ctypes.data, len(memory))
+        stalls = [r.amount for r in new if isinstance(r, MemoryRule) and r.action == MemoryAction.STALL]
+        self._longest_stall = max([self._longest_stall, *stalls])
         self.fault_rules += new
 
     def fault_log(self) -> npt.NDArray[np.void]:
-        """What the rules did since the last call (dtype fault_log.LOG), in order. Raises RecordOverflow."""
+        """What rules of the link did since the last call (dtype LOG), in order. Raises RecordOverflow."""
         if lost := self._lib.tb_fault_log_lost():
             raise RecordOverflow(f"{lost} entries of the fault log were lost")
         log = np.zeros(self._lib.tb_fault_log(None, 0), LOG)
         self._lib.tb_fault_log(log.ctypes.data, len(log))
+        return log
+
+    def memory_fault_log(self) -> npt.NDArray[np.void]:
+        """What rules of memory did since the last call (dtype MEMORY_LOG). Raises RecordOverflow."""
+        if lost := self._lib.tb_memory_fault_log_lost():
+            raise RecordOverflow(f"{lost} entries of the log of memory faults were lost")
+        log = np.zeros(self._lib.tb_memory_fault_log(None, 0), MEMORY_LOG)
+        self._lib.tb_memory_fault_log(log.ctypes.data, len(log))
         return log
 
     @property
@@ -482,6 +504,7 @@ class SimLib:
         """
         if name == "seed":
             self._lib.tb_seed(value)
+            self._seed = value
             self._log(Op.SEED, 0, value)
             return
         if not self._lib.tb_set_knob(-1 if pe is None else pe, name.encode(), value):
@@ -496,7 +519,8 @@ class SimLib:
         An access may be under way since before a knob was lowered, so the largest value counts.
         """
         times = {name: self._longest.get((pe, name), usual) for name, usual in _WAITS.items()}
-        return sum(times.values()) + 7 * times["stall_max"]  # a pause on each channel on the way
+        # a pause on each channel on the way
+        return sum(times.values()) + 7 * times["stall_max"] + self._longest_stall
 
     def set_event_wakes(self, on: bool) -> None:
         """Whether a rising event_o wakes Python (default: yes)."""

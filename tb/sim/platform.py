@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from pymodel.causes import blame
 from pymodel.device.pe import DeviceOptions, Pe
-from pymodel.faults.rule import Rule
+from pymodel.faults import AnyRule, as_rules
 from pymodel.host.table import Fabric
 from pymodel.nic.judge import Finding, Judge, PeConfig
 from pymodel.nic.params import CMD_STATUS, AxiId, Cnt, Csr
@@ -117,8 +117,8 @@ class Summary:
 class Rig:
     """One run on the NICs of ``dut`` (tb_top).
 
-    ``knobs``: of memory, link and mailbox, and ``faults``, rules of the link (docs/faults.md), are set before
-    the NICs come up. ``sinks`` get each drained batch after the judge. ``judge`` may be switched off for
+    ``knobs``: of memory, link and mailbox, and ``faults``, rules (docs/faults.md), are set before the NICs
+    come up. ``sinks`` get each drained batch after the judge. ``judge`` may be switched off for
     figures only. The summary counts what the record stream shows.
     """
 
@@ -132,7 +132,7 @@ class Rig:
         sinks: Sequence[Sink] = (),
         seed: int | None = None,
         stall_limit: int = 200_000,
-        faults: str | Rule | Sequence[str | Rule] = (),
+        faults: str | AnyRule | Sequence[str | AnyRule] = (),
     ) -> None:
         self.lib = SimLib(dut)
         self.fabric = fabric
@@ -141,7 +141,8 @@ class Rig:
             raise ValueError(f"{fabric.n_pes} PEs, but the simulation has {self.lib.n_pes}")
         self.backend = RtlBackend(self.lib)
         self.knobs = dict(knobs or {})
-        self.faults = faults
+        self.faults = as_rules(faults)
+        self._memory_log: list[npt.NDArray[np.void]] = []
         self._fault_log: list[npt.NDArray[np.void]] = []
         self.sinks = list(sinks)
         self.judge: Judge | None = None
@@ -181,6 +182,7 @@ class Rig:
             # the bring-up, which programs it, is over before the judge looks
             params = replace(config.params, cq_wait=config.cq_wait)
             self.judge = Judge(configs, params, time_origin=origin)
+            self.judge.set_memory_faults(self.faults, self.seed)
         for step in [cocotb.start_soon(self._bring_up(pe.rank)) for pe in self.fabric.pes]:
             await step
         lib.drain()
@@ -242,7 +244,7 @@ class Rig:
                     error.add_note(finding.render())
                 # a forgotten await says nothing about what is under way
                 waiting = [] if isinstance(error, UnawaitedError) else self.judge.outstanding()
-                for line in waiting[:40]:
+                for line in waiting:
                     error.add_note(line)
             raise
         finally:
@@ -282,6 +284,22 @@ class Rig:
         self._fault_log.append(self.lib.fault_log())
         return np.concatenate(self._fault_log)
 
+    def memory_log(self) -> npt.NDArray[np.void]:
+        """Everything that rules of memory did so far (dtype `pymodel.faults.log.MEMORY_LOG`)."""
+        self._memory_log.append(self.lib.memory_fault_log())
+        return np.concatenate(self._memory_log)
+
+    def set_faults(self, rules: str | AnyRule | Iterable[str | AnyRule]) -> None:
+        """These rules in place of all others, for link, memory and judge; while memory is quiet (`settle`).
+
+        What is posted already was judged under the error rules of before.
+        """
+        new = as_rules(rules)
+        self.drain()
+        self.lib.set_faults(new)
+        if self.judge is not None:
+            self.judge.set_memory_faults(new, self.seed)
+
     def _show(self) -> None:
         """Progress for whoever started this process."""
         if self._progress is None or time.monotonic() - self._shown < PROGRESS_S:
@@ -296,18 +314,32 @@ class Rig:
 
     # ------------------------------------------------------------------------------------ after
     async def settle(self) -> None:
-        """Let everything in flight arrive: until nothing is recorded any more for longer than any latency."""
+        """Let everything in flight arrive: until nothing is recorded any more for longer than any latency.
+
+        Where something that was sent is unacknowledged, the transport gets its bound, too: as long as a timer
+        or an RNR wait can still act, at most what all retries take.
+        """
         quiet, longest = 0, max(self.lib.longest_wait(pe) for pe in range(self.fabric.n_pes))
         enough = max(3, -(-longest // STEP) + 1)
         # as many accesses one after the other as fit in between on memory as it is by default
-        for _ in range(SETTLE // STEP * max(1, longest // STEP)):
+        steps, due, extended = SETTLE // STEP * max(1, longest // STEP), enough, False
+        while steps > 0:
+            steps -= 1
             await self.lib.cycles(STEP)
             busy = self.drain().size or any(
                 self.lib.mmio_pending(pe) or self.lib.link_pending(pe) for pe in range(self.fabric.n_pes)
             )
             quiet = 0 if busy else quiet + 1
-            if quiet == enough:
+            if not quiet:
+                due = enough
+            if quiet < due:
+                continue
+            timer, bound = (0, 0) if self.judge is None else self.judge.patience()
+            due = enough + -(-timer // STEP)
+            if quiet >= due:
                 return
+            if not extended:
+                extended, steps = True, steps + -(-bound // STEP)
 
     async def counters(self, pe: int) -> list[int]:
         """All counters of a NIC, read over its BAR."""

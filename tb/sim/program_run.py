@@ -15,7 +15,7 @@ from pathlib import Path
 import cocotb
 
 from pymodel.faults import from_sources
-from pymodel.faults.log import counts, text
+from pymodel.faults.log import counts, memory_counts, text
 from pymodel.host.table import Fabric
 from pymodel.nic.params import Cnt
 from pymodel.run import load
@@ -65,9 +65,10 @@ async def program(dut) -> None:
             rig.summary.figures["requests_sent"] = rig.total(Cnt.TX_REQUEST)
     finally:
         if rules:
-            log = rig.fault_log()
-            Path("faults.txt").write_text(f"{text(log, rig.lib.fault_rules)}\n")
-            rig.summary.figures.update({f"faults_{kind}": n for kind, n in counts(log).items() if n})
+            log, memory = rig.fault_log(), rig.memory_log()
+            Path("faults.txt").write_text(f"{text(log, rig.lib.fault_rules, memory)}\n")
+            kinds = counts(log) | memory_counts(memory)
+            rig.summary.figures.update({f"faults_{kind}": n for kind, n in kinds.items() if n})
         rig.summary.save(Path("summary.json"))
         said = [] if capture is None else [f"capture: {capture.close()}"]
         said += [] if timeline is None else [f"timeline: {timeline.close(rig.pes)}"]

@@ -1,7 +1,10 @@
-"""One round of `make soak`: random traffic of two NICs under random link faults, judged.
+"""One round of `make soak`: random traffic of two NICs under random faults of link and memory, judged.
 
-The round's own seed draws fabric, knobs, fault rules and traffic. What it did goes to ``round.json`` in the
-working directory, the log of faults to ``faults.txt``. tools/soak.py runs rounds and adds them up.
+The round's own seed draws fabric, knobs, fault rules and traffic. Behind the traffic on a faulty link come
+windows in which memory fails and the link does not: words in the windows of a few QPs answer with SLVERR or
+DECERR, any access may be late. These QPs may fail as the pages say, and are set again; no other may notice.
+What it did goes to ``round.json`` in the working directory, the log of faults to ``faults.txt``.
+tools/soak.py runs rounds and adds them up.
 """
 
 from __future__ import annotations
@@ -15,15 +18,22 @@ from typing import Any
 import cocotb
 
 from pymodel.device import Pe
-from pymodel.faults.log import counts, text
+from pymodel.faults.log import counts, memory_counts, text
+from pymodel.formats.wqe import WqeOp
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
-from tests.nic.raw import RawQp
-from tests.nic.stage import Stage, any_good
+from tests.nic.raw import FLUSH, RawQp, renew
+from tests.nic.stage import OWN, Stage, any_good, local
 
 PES = 2
 #: rings that a QP posts through in a round
 LAPS = 40
+#: windows with errors of memory
+WINDOWS = 3
+#: bytes of the window of a QP in each heap
+WINDOW = 96 << 10
+#: what a WQE may end with where memory fails: b2, b3 at home, a6 at the peer, a2 where that is gone
+BUS_CODES = {0xB2, 0xB3, 0xA6, 0xA2, FLUSH}
 #: CQEs of a whole ring come within so many cycles, whatever is lost
 PATIENCE = 600_000
 PARTS = ("anywhere", "header", "bth", "extended", "payload", "icrc")
@@ -72,6 +82,51 @@ def knobs(rng: random.Random) -> dict[str, int]:
     return {name: value for name, value in drawn.items() if rng.random() < 0.5}
 
 
+def memory_rules(stage: Stage, victims: list[int], rng: random.Random) -> list[str]:
+    """Random words of the victims' windows fail, and accesses anywhere are late."""
+    found = [f"memory every 1/{rng.randrange(30, 150)}: stall {rng.randrange(100, 3000)}ns"]
+    for q in victims:
+        for pe in range(PES):
+            start = local(stage.ends[pe, 1 - pe, q], 0)
+            way, kind = rng.choice(("read", "write", "")), rng.choice(("slverr", "decerr"))
+            place = f"memory pe {pe} {way} {start:#x}-{start + WINDOW - 1:#x}"
+            found.append(f"{place} every 1/{rng.randrange(20, 120)}: {kind}")
+    return found
+
+
+async def failing_memory(stage: Stage, rng: random.Random) -> None:
+    """One window: a ring on every QP, some of which meet errors of memory and are set again."""
+    rig, ends = stage.rig, stage.ends
+    numbers = sorted({q for _, _, q in ends})
+    victims = rng.sample(numbers, rng.randrange(1, 1 + len(numbers) // 2))
+    await rig.settle()
+    rig.set_faults(memory_rules(stage, victims, rng))
+
+    async def ring(qp: RawQp, victim: bool) -> None:
+        own = random.Random(rng.getrandbits(64))
+        items = [any_good(qp, own) for _ in range(qp.plan.sq_depth)]
+        for item in items:
+            if victim and item["msg_opcode"] == WqeOp.WRITE and own.random() < 0.5:
+                item["laddr"] = local(qp, OWN + own.randrange(1 << 13))
+        await qp.post(*items)
+        codes = (await qp.collect(len(items), PATIENCE))["error_code"].tolist()
+        await qp.ring_cq()
+        bad = next((n for n, code in enumerate(codes) if code), len(codes))
+        good = not codes[bad:] or (victim and codes[bad] in BUS_CODES and set(codes[bad + 1 :]) <= {FLUSH})
+        assert good, f"QPN {qp.plan.qpn}: {codes}"
+
+    async def main(pe: Pe) -> None:
+        mine = [(qp, key[2] in victims) for key, qp in ends.items() if key[0] == pe.rank]
+        for task in [await pe.spawn(ring(*one), f"QPN {one[0].plan.qpn}") for one in mine]:
+            await pe.join(task)
+
+    await rig.run(main, hang_after=PATIENCE)
+    await rig.settle()
+    rig.set_faults([])
+    for q in victims:
+        await renew(rig, ends[0, 1, q], ends[1, 0, q], (rng.getrandbits(24), rng.getrandbits(24)), cqs=True)
+
+
 @cocotb.test()
 async def soak(dut: Any) -> None:
     """LAPS rings of each QP."""
@@ -100,14 +155,17 @@ async def soak(dut: Any) -> None:
             await pe.join(task)
 
     try:
-        await rig.check(await rig.run(main, hang_after=PATIENCE))
+        result = await rig.run(main, hang_after=PATIENCE)
+        for _ in range(WINDOWS):
+            await failing_memory(stage, rng)
+        await rig.check(result)
     finally:
-        log = rig.fault_log()
-        Path("faults.txt").write_text("\n".join([*faults, text(log, rig.lib.fault_rules), ""]))
+        log, late = rig.fault_log(), rig.memory_log()
+        Path("faults.txt").write_text("\n".join([*faults, text(log, rig.lib.fault_rules, late), ""]))
     shown = {counter.name.lower(): rig.total(counter) for counter in SHOWN}
     report = {
         "seed": stage.seed, "cycles": rig.lib.cycle, "packets": rig.summary.packets,
-        "bytes": rig.summary.bytes, "faults": counts(log), "counters": shown,
+        "bytes": rig.summary.bytes, "faults": counts(log) | memory_counts(late), "counters": shown,
         # KiB at the most, after the first half of the laps and at the end
         "memory": [memory[len(memory) // 2], memory[-1]],
     }  # fmt: skip

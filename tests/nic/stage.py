@@ -24,6 +24,8 @@ from tests.nic.raw import TARGET, Console, RawQp, fill_sources
 #: (WQEs before, WQEs after) the bad one
 PLACES = {"alone": (0, 0), "head": (0, 5), "middle": (4, 7), "end": (6, 0)}
 BYSTANDERS = 2
+#: error responses of memory (AXI)
+SLVERR, DECERR = 2, 3
 DEPTH = 16
 ATOMICS = tuple(ATOMIC_SIZE)
 #: offsets in a window: words that the peer's atomics change, targets of WRITEs, sinks of READs, results of
@@ -46,9 +48,13 @@ class Case:
     override: dict[str, Any] | None = None
 
 
-def error(rig: Rig, pe: int, addr: int, length: int, on: str) -> None:
-    """A range that answers with an error, for memory model and judge alike."""
-    rig.lib.add_error(pe, addr, length, on)
+def error(rig: Rig, pe: int, addr: int, length: int, on: str, resp: int = SLVERR) -> None:
+    """A range that answers with an error, for memory model and judge alike.
+
+    A write that fails with SLVERR changes nothing, one that fails with DECERR is in memory all the same: the
+    standard leaves both open.
+    """
+    rig.lib.add_error(pe, addr, length, on, resp)
     assert rig.judge is not None
     rig.judge.add_error(pe, addr, length, on)
 
@@ -66,9 +72,9 @@ def heap_end(qp: RawQp, pe: int) -> int:
     return qp.fabric.pes[pe].heap_base + qp.fabric.pes[pe].heap_size
 
 
-def slot_error(rig: Rig, qp: RawQp, index: int) -> None:
+def slot_error(rig: Rig, qp: RawQp, index: int, resp: int = SLVERR) -> None:
     """The fetch of WQE ``index`` fails."""
-    error(rig, qp.plan.pe, qp.plan.sq_base + index % DEPTH * WQE_BYTES, WQE_BYTES, "r")
+    error(rig, qp.plan.pe, qp.plan.sq_base + index % DEPTH * WQE_BYTES, WQE_BYTES, "r", resp)
 
 
 def add_region(fabric: Fabric, rank: int, region: MrContext) -> int:

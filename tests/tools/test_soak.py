@@ -12,7 +12,8 @@ import pytest
 from tb.sim import build, run
 from tools import soak
 
-KINDS = ("corrupt", "delay", "drop", "duplicate", "reorder", "truncate")
+LINK = ("corrupt", "delay", "drop", "duplicate", "reorder", "truncate")
+KINDS = (*LINK, "stall", "slverr", "decerr")
 
 
 def report(seed: int, **changes: Any) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def test_sums(rounds: dict[str, Any], capsys: pytest.CaptureFixture[str], tmp_pa
     assert soak.main(["--minutes", "0.005", "--seed", "3"]) == 0
     out, count = capsys.readouterr().out, len(rounds["seeds"])
     assert count == len(set(rounds["seeds"])) > 2
-    assert f"{1000 * count:,}" in out and f"{12 * count:,} faults survived" in out
+    assert f"{1000 * count:,}" in out and f"{2 * len(KINDS) * count:,} faults survived" in out
     assert out.rstrip().endswith("nothing left over") and not list(tmp_path.iterdir())
     assert sorted(rounds["seeds"])[0] in {soak.round_seed(3, n) for n in range(count)}
 
@@ -161,4 +162,5 @@ def test_a_round(seed: int) -> None:
     exe = build.build(build.nic_bench(soak.PES), "fast")
     _, reason, told = soak.one_round(exe, seed)
     assert reason is None, reason
-    assert set(told["faults"]) == set(KINDS) and all(told["faults"].values())
+    assert set(told["faults"]) == set(KINDS) and all(told["faults"][kind] for kind in (*LINK, "stall"))
+    assert told["faults"]["slverr"] + told["faults"]["decerr"] > 0
