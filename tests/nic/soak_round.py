@@ -165,7 +165,7 @@ async def soak(dut: Any) -> None:
     shown = {counter.name.lower(): rig.total(counter) for counter in SHOWN}
     report = {
         "seed": stage.seed, "cycles": rig.lib.cycle, "packets": rig.summary.packets,
-        "bytes": rig.summary.bytes, "faults": counts(log) | memory_counts(late), "counters": shown,
+        "bytes": rig.summary.bytes, "faults": counts(log), "counters": shown | memory_counts(late),
         # KiB at the most, after the first half of the laps and at the end
         "memory": [memory[len(memory) // 2], memory[-1]],
     }  # fmt: skip
