@@ -627,6 +627,12 @@ FAULTS = [
         "1'b1",
     ),
     Fault(
+        "receive-bytes-behind-the-flush",
+        "responder/resp_emit.sv",
+        "done_o.way      = done_o.recv || («execute_o && act_i.send»);",
+        "1'b0",
+    ),
+    Fault(
         "receive-index-stuck", "doorbell/db_index.sv", "else retired_o = «retired_live_q[qpi_i]» ?", "1'b0"
     ),
     Fault("receive-cq-swapped", "completion/comp_eng.sv", "assign cq       = «is_recv» ?", "1'b0"),
