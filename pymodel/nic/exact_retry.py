@@ -29,7 +29,8 @@ class Recovery:
     """What is known of a QP that has met a fault. Packets are numbered as in `q_tx`."""
 
     __slots__ = (
-        "base", "events", "fresh", "ghosts", "guess", "heard", "low", "marks", "pos", "resumed", "starts",
+        "base", "came", "events", "fresh", "ghosts", "guess", "heard", "low", "marks", "pos", "resumed",
+        "starts",
     )  # fmt: skip
 
     def __init__(self, pos: int, acked: int, since: int) -> None:
@@ -45,6 +46,8 @@ class Recovery:
         self.base = -1
         #: packet -> (WQE, whether it has bytes) of data that may have been dropped
         self.guess: dict[int, tuple[int, bool]] = {}
+        #: packet -> cycle in which such data came
+        self.came: dict[int, int] = {}
         #: packet -> (WQE, what has to be written) of such data that was asked for again: it may
         #: have been taken after that was decided
         self.ghosts: dict[int, tuple[int, InboundWrite | None]] = {}
@@ -168,7 +171,9 @@ class Retry(Part):
             self.find(Check.TX_RETRY, pe, "packet sent again",
                       f"from PSN {self.core.sq_psn(g, int(s.q_ack[g])):#08x} on, the oldest unacknowledged",
                       f"PSN {psn:#08x}", g, idx, psn)  # fmt: skip
-        r.ghosts = {n: x for n, x in r.ghosts.items() if n < number}
+        # what waits in the receive path may meet the request that goes out now as well
+        r.came = {n: time for n, time in r.came.items() if time + LAG >= now}
+        r.ghosts = {n: x for n, x in r.ghosts.items() if n < number or n in r.came}
         self.count(pe, Cnt.RETRY)
         ready = [e for e in r.events if e[0] <= now]
         kind = SEQ
@@ -232,6 +237,7 @@ class Retry(Part):
         r.ghosts = {n: x for n, x in r.ghosts.items() if n > number}
         if unsure:
             r.guess[number] = idx, some
+            r.came[number] = self.core.time
         else:
             r.guess.clear()  # those before it were taken, too
 

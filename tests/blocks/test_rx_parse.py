@@ -35,9 +35,9 @@ BENCH = {
     ],
 }
 DEPTH = 512
-WRITES = (0x06, 0x07, 0x08, 0x0A)
-#: opcodes whose payload has a place in memory
-KEPT = (*WRITES, *READ_RESPONSES)
+#: opcodes whose payload has a place in memory: SEND, WRITE, READ responses
+KEPT = (*range(0x0C), *READ_RESPONSES)
+IMMEDIATE = (0x03, 0x05, 0x09, 0x0B)
 OPCODES = (*range(0x15), 0xC0, 0xC1, 0xC2, 0xC3)
 
 
@@ -73,6 +73,9 @@ class Sent:
         if item.opcode in (ACK, ATOMIC_ACK, 0x0D, 0x0F, 0x10):
             want |= {"syndrome": item.syndrome, "msn": item.msn}
             decoded |= {"syndrome": model["syndrome"], "msn": model["msn"]}
+        want["se"], decoded["se"] = item.se, model["se"]
+        if item.opcode in IMMEDIATE:
+            want["imm"], decoded["imm"] = item.imm_data, model["imm"]
         operands = [0, 0, 0, 0]
         if item.opcode in ATOMICS:
             form = ATOMICS[item.opcode]
@@ -173,7 +176,7 @@ class Bench:
 
     def _header(self) -> None:
         names = ("bth", "ack_req", "dest_qpn", "psn", "src_ip", "raddr", "rkey", "dma_len", "syndrome", "msn")
-        names += ("pay_len", "pay_off", "beats", *OPERANDS)
+        names += ("pay_len", "pay_off", "beats", "se", "imm", *OPERANDS)
         got = {name: int(getattr(self.dut, f"{name}_o").value) for name in names}
         assert self.expect, f"a packet that nobody sent: {got}"
         sent = self.expect.popleft()

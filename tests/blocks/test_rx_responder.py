@@ -1,15 +1,16 @@
 """Responder (rtl/responder) behind the receive checks, against the rules of wire.md 5 written here again.
 
 Sweep: WRITEs of one and several packets, all MTUs, PSNs across the wrap; packets behind and ahead of the
-expected PSN; opcode sequence, length, right, key and range errors; requests that are not built; regions
+expected PSN; opcode sequence, length, right, key and range errors; SEND and WRITE with immediate without a
+receive WQE; regions
 changed in mid-message; write errors; a transmit side that stands still; latency 10 to 400.
 Stimulus: frames on the link, one at a time or back to back over several QPs.
 Checks: one at a time: the exact answer, counter, state change and event of every packet; back to back:
 answers are the expected ones in order, with gaps only where a newer one covers the older; always: the whole
 memory at the end.
 Timing: no answer before the write responses of its packet and of all before it.
-Not proved here: the checks before the PSN (test_rx.py), READ and atomics (test_rx_reads.py), SEND, which does
-not exist yet.
+Not proved here: the checks before the PSN (test_rx.py), READ and atomics (test_rx_reads.py), messages that
+have a receive WQE (nic/test_send.py).
 """
 
 import random
@@ -35,7 +36,9 @@ from tests.blocks.rx_driver import (
 
 BENCH = rx_driver.BENCH
 MOD = 1 << 24
-ACK, NAK_SEQ, NAK_INV, NAK_ACC, NAK_OP = 0x1F, 0x60, 0x61, 0x62, 0x63
+ACK, RNR, NAK_SEQ, NAK_INV, NAK_ACC, NAK_OP = 0x1F, 0x21, 0x60, 0x61, 0x62, 0x63
+RNR_TX = 55
+SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM, LAST_IMM, ONLY_IMM = 0x00, 0x04, 0x05, 0x09, 0x0B
 REGION = (0x2000, 0x30000)  # base and length of the region that QPs write to
 MRN = 9
 
@@ -70,7 +73,14 @@ class Responder:
             first, self.nak_sent = not self.nak_sent, True
             return ([self.answer(NAK_SEQ, self.psn)] if first else []), "ahead"
         size, mtu = len(frame.payload), 128 << self.mtu
-        begins = frame.opcode in (FIRST, ONLY)
+        if frame.opcode <= SEND_ONLY_IMM:
+            # no SEND is under way, as none is let in
+            begins = frame.opcode in (SEND_FIRST, SEND_ONLY, SEND_ONLY_IMM)
+            right = size == mtu if frame.opcode == SEND_FIRST else size <= mtu
+            if not begins or self.left or not right:
+                return self.fatal(NAK_INV, frame.psn), "rx_packet"
+            return self.not_ready(), "rx_packet"
+        begins = frame.opcode in (FIRST, ONLY, ONLY_IMM)
         va, rkey, length = self.addr, self.rkey, self.left
         if begins:
             va = int.from_bytes(frame.ext[:8], "big")
@@ -80,10 +90,14 @@ class Responder:
             FIRST: size == mtu and mtu < length <= 1 << 31,
             MIDDLE: size == mtu and length > mtu,
             LAST: 0 < size <= mtu and size == length,
+            LAST_IMM: 0 < size <= mtu and size == length,
             ONLY: size <= mtu and size == length,
+            ONLY_IMM: size <= mtu and size == length,
         }.get(frame.opcode, False)
         if not fits or begins != (self.left == 0) or not self.write_right:
             return self.fatal(NAK_INV, frame.psn), "rx_packet"
+        if frame.opcode in (LAST_IMM, ONLY_IMM):
+            return self.not_ready(), "rx_packet"
         if length:
             region = key_ok.get(rkey)
             if region is None or (
@@ -100,6 +114,11 @@ class Responder:
     def answer(self, syndrome: int, psn: int) -> Answer:
         """An answer with the current MSN."""
         return Answer(self.qpi, psn % MOD, syndrome, self.msn)
+
+    def not_ready(self) -> list[Answer]:
+        """An RNR NAK: the packet has to come again, packets ahead get no answer."""
+        self.nak_sent = True
+        return [self.answer(RNR, self.psn)]
 
     def fatal(self, syndrome: int, psn: int) -> list[Answer]:
         """A NAK that takes the QP to ERR."""
@@ -161,10 +180,12 @@ class Traffic:
         elif way == "size":
             frame.payload += b"more"
         elif way == "request":
-            # SEND, WRITE with immediate: refused until they exist
+            # SEND, WRITE with immediate: there is no receive queue
             frame.opcode, head = random.choice(
                 [
                     (0x00, 0),
+                    (0x01, 0),
+                    (0x02, 0),
                     (0x04, 0),
                     (0x05, 4),
                     (0x09, 4),
@@ -172,7 +193,11 @@ class Traffic:
                 ]
             )
             frame.ext = random.randbytes(head)
-            frame.payload = b"1234"
+            frame.payload = random.randbytes(self.qp.left) if frame.opcode == LAST_IMM else b"1234"
+            if frame.opcode == ONLY_IMM:
+                frame.ext = reth(va, random.getrandbits(32), 4) + b"imm!"
+            if frame.opcode == SEND_FIRST:
+                frame.payload = random.randbytes(128 << self.qp.mtu)
         elif way == "key":
             frame.ext = reth(va, self.rkey ^ 1, length)
         elif way == "index":
@@ -208,8 +233,8 @@ async def test_one_at_a_time(dut, latency: int) -> None:
     rkey = await bench.set_mr(MRN, *REGION)
     regions = {rkey: (*REGION, True)}
     qps = [await program(bench, qpi) for qpi in range(3)]
-    errs, seen = 0, {NAK_SEQ: 0, NAK_INV: 0, NAK_ACC: 0, ACK: 0}
-    for n in range(600):
+    errs, seen = 0, {NAK_SEQ: 0, NAK_INV: 0, NAK_ACC: 0, ACK: 0, RNR: 0}
+    for n in range(900):
         qp = random.choice(qps)
         before, killed = bench.counts(), qp.dead
         frame = Traffic(qp, rkey, True).next()
@@ -223,7 +248,9 @@ async def test_one_at_a_time(dut, latency: int) -> None:
         assert got == answers, f"packet {n} {frame}: answers {got}, want {answers}"
         moved = {k: v - before.get(k, 0) for k, v in bench.counts().items() if v != before.get(k, 0)}
         want = {counter: 1} | ({"tx_response": 1} if answers else {})
-        if answers and answers[0].syndrome != ACK:
+        if answers and answers[0].syndrome == RNR:
+            want[str(RNR_TX)] = 1
+        elif answers and answers[0].syndrome != ACK:
             want[str(NAK_TX + answers[0].syndrome - NAK_SEQ)] = 1
         assert moved == want, f"packet {n}: counters {moved}, want {want}"
         for answer in answers:

@@ -28,6 +28,8 @@ module rx_bench
     output logic [12:0]   pay_len_o,
     output logic [5:0]    pay_off_o,
     output logic [6:0]    beats_o,
+    output logic          se_o,
+    output logic [31:0]   imm_o,
     output logic [63:0]   swap_add_o,
     output logic [63:0]   compare_o,
     output logic [63:0]   swap_mask_o,
@@ -61,6 +63,8 @@ module rx_bench
   assign pay_len_o      = hdr.pay_len;
   assign pay_off_o      = hdr.pay_off;
   assign beats_o        = hdr.beats;
+  assign se_o           = hdr.se;
+  assign imm_o          = hdr.imm;
   assign swap_add_o     = hdr.amo.swap_add;
   assign compare_o      = hdr.amo.compare;
   assign swap_mask_o    = hdr.amo.swap_mask;
