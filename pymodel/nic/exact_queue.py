@@ -28,6 +28,8 @@ from pymodel.nic.params import AsyncKind, Cnt
 _LINE: Final = ~63 & (1 << 64) - 1
 #: cycles between a record and its effect inside the NIC: what lies closer may come in either order
 _NEAR: Final = 64
+#: cycles that a packet may come before the doorbell of the receive WQE that it gets
+_BEFORE: Final = 32
 #: cycles that a packet may take through the receive path until it ends its QP
 _PATH: Final = 1024
 
@@ -144,13 +146,10 @@ class Queue(Part):
     def first_taken(self, g: int, waiting: Sequence[tuple[frames.Received, int, Cnt]]) -> int:
         """Which of the copies of a packet that wait, (packet, cycle of arrival, counter), was taken.
 
-        The first that can have met the receive WQE: those that came before its doorbell were refused, unless
-        packets wait in the receive path.
+        The first that can have met the receive WQE: those that came before its doorbell were refused.
         """
-        if self.core.path_holds(int(self.s.q_pe[g])):
-            return 0
         queue, psn = self.s.rq[g], waiting[0][0].psn
-        since = queue.slots[queue.take].time - _NEAR
+        since = queue.slots[queue.take].time - _BEFORE
         copies = [i for i, (got, *_) in enumerate(waiting) if got.psn == psn]
         return next((i for i in copies if waiting[i][1] >= since), copies[-1])
 

@@ -19,6 +19,10 @@ from pymodel.nic.params import AsyncKind, Cnt
 
 #: a request is refused because the table is full: NAK 1 with a counter of its own
 _FULL = -1
+#: counters of packets that are duplicates or not
+_COPIES = (
+    Cnt.RX_PACKET, Cnt.DUPLICATE, Cnt.PSN_AHEAD, Cnt.READ, Cnt.RD_TOO_MANY, Cnt.ATOMIC_NO_SAVE,
+)  # fmt: skip
 
 
 class Requests(Part):
@@ -29,6 +33,8 @@ class Requests(Part):
         self.memory, self.atomics, self.regions, self.queue = memory, atomics, regions, queue
         self.duplicates = Duplicates(core, memory)
         core.accept = self.accept
+        #: what seems to be a duplicate may be none
+        self.doubtful = False
 
     def request(self, pe: int, g: int, got: frames.Received, late: bool, time: int = -1) -> None:
         """A request packet; time: cycle of its arrival, where that is not now."""
@@ -98,16 +104,24 @@ class Requests(Part):
         s.r_ahead[g] = False
         late = bool(s.q_state[g] != RTS)
         waiting = self.core.waiting.pop(g)
-        for i, (got, time, counter) in enumerate(waiting[self.queue.first_taken(g, waiting) :]):
+        waiting = waiting[self.queue.first_taken(g, waiting) :]
+        # a copy of it that came since may have been the one: what follows that one is then no duplicate
+        psn = waiting[0][0].psn
+        second = next((i for i, (got, *_) in enumerate(waiting) if i and got.psn == psn), len(waiting))
+        if second < len(waiting):
+            self.core.open_counters(pe, len(waiting) - second, _COPIES)
+        for i, (got, time, counter) in enumerate(waiting):
+            self.doubtful = i >= second
             self.count(pe, counter, -1)
             self.queue.taken = not i
             self.request(pe, g, got, late, time)
             self.queue.taken = False
+        self.doubtful = False
         return True
 
     def _again(self, pe: int, g: int, got: frames.Received, number: int, late: bool) -> None:
         """A duplicate; number: of its PSN."""
-        s = self.s
+        s, late = self.s, late or self.doubtful
         if got.opcode in frames.OPERANDS:
             self.duplicates.atomic(pe, g, got, number, late)
             return

@@ -62,12 +62,12 @@ class Pipe:
 
 
 class Scene(Stage):
-    """Rig with both ends of every QP and their receive queues."""
+    """Rig with both ends of every QP, and the receive queues of those that have one."""
 
     async def start(self) -> None:
         """Bring-up, sources."""
         await super().start()
-        self.receivers = {key: Receiver(self.rig, qp) for key, qp in self.ends.items()}
+        self.receivers = {key: Receiver(self.rig, qp) for key, qp in self.ends.items() if qp.plan.rq_depth}
 
     def pipe(self, pe: int, q: int) -> Pipe:
         """From a PE over its QP q."""

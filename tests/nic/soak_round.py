@@ -23,6 +23,7 @@ from pymodel.formats.wqe import WqeOp
 from pymodel.host.table import Fabric, FabricConfig
 from pymodel.nic.params import Cnt
 from tests.nic.raw import FLUSH, RawQp, renew
+from tests.nic.send_scene import Scene, feed, pour
 from tests.nic.stage import OWN, Stage, any_good, local
 
 PES = 2
@@ -30,6 +31,8 @@ PES = 2
 LAPS = 40
 #: windows with errors of memory
 WINDOWS = 3
+#: messages that the QPs with receive queues send in a round
+MESSAGES = 250
 #: bytes of the window of a QP in each heap
 WINDOW = 96 << 10
 #: what a WQE may end with where memory fails: b2, b3 at home, a6 at the peer, a2 where that is gone
@@ -56,14 +59,20 @@ def rules(rng: random.Random) -> list[str]:
 
 
 def fabric(rng: random.Random, qps: int) -> Fabric:
-    """Everything mixed; timers from 2^6 to 2^9 units, limits of READs that the peer keeps."""
-    overrides = {}
+    """Everything mixed; timers from 2^6 to 2^9 units, limits of READs that the peer keeps.
+
+    The last QP has receive queues.
+    """
+    overrides: dict[tuple[int, int, int], dict[str, Any]] = {}
     for pe in range(PES):
         for q in range(qps):
             most = rng.choice((1, 2, 4, 16))
             overrides[pe, 1 - pe, q] = {
                 "timer": rng.randrange(6, 10), "max_rd_atomic": most, "max_dest_rd_atomic": 16,
             }  # fmt: skip
+            if q == qps - 1:
+                depth = rng.choice((4, 16, 32))
+                overrides[pe, 1 - pe, q] |= {"rq_depth": depth, "recv_cq_depth": 64, "rnr_retry": 7}
     config = FabricConfig.mixed(
         PES, qps, rng.getrandbits(31), heap_bytes=32 << 20, sq_depths=(16, 32, 64), overrides=overrides
     )
@@ -132,9 +141,8 @@ async def soak(dut: Any) -> None:
     """LAPS rings of each QP."""
     rng = random.Random(f"soak {cocotb.RANDOM_SEED}")
     faults = rules(rng)
-    stage = Stage(
-        dut, fabric(rng, rng.choice((2, 4, 8))), (), knobs=knobs(rng), faults=faults, stall_limit=PATIENCE
-    )
+    qps = rng.choice((2, 4, 8))
+    stage = Scene(dut, fabric(rng, qps), (), knobs=knobs(rng), faults=faults, stall_limit=PATIENCE)
     await stage.start()
     rig, memory = stage.rig, []
 
@@ -149,9 +157,15 @@ async def soak(dut: Any) -> None:
             await qp.ring_cq()
             memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
+    pipes = [stage.pipe(pe, qps - 1) for pe in range(PES)]
+
     async def main(pe: Pe) -> None:
-        mine = [qp for key, qp in stage.ends.items() if key[0] == pe.rank]
-        for task in [await pe.spawn(traffic(qp), f"QPN {qp.plan.qpn}") for qp in mine]:
+        mine = [qp for key, qp in stage.ends.items() if key[0] == pe.rank and key[2] != qps - 1]
+        jobs = {f"QPN {qp.plan.qpn}": traffic(qp) for qp in mine}
+        draws = [random.Random(f"soak messages {stage.seed} {pe.rank} {end}") for end in (0, 1)]
+        jobs["messages"] = pour(stage, pipes[pe.rank], MESSAGES, draws[0], False, (1, 2, 26, 34))
+        jobs["receives"] = feed(stage, pipes[1 - pe.rank], MESSAGES, draws[1], 2000)
+        for task in [await pe.spawn(job, name) for name, job in jobs.items()]:
             await pe.join(task)
 
     try:

@@ -20,7 +20,7 @@ def test_foreign_nic_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("CAMHIL_RTL", str(STUB))
     assert sim.main(["--test", "hello_put", "--pes", "2"]) == 1
     said = capsys.readouterr().err
-    assert "its fetch: announced, not read" in said and f"RTL={STUB}" in said
+    assert "wqe 0 WRITE 13 B: announced, not fetched" in said and f"RTL={STUB}" in said
 
 
 def test_own_folder(monkeypatch: pytest.MonkeyPatch) -> None:
